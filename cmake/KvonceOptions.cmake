@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+# Language, warnings, sanitizers: all that holds for every target of ours, carried by the interface target kvonce_options.
+set(KVONCE_SANITIZE "" CACHE STRING "Sanitizer of this build: empty, address (with undefined) or thread")
+set_property(CACHE KVONCE_SANITIZE PROPERTY STRINGS "" address thread)
+if(NOT KVONCE_SANITIZE MATCHES "^(|address|thread)$")
+  message(FATAL_ERROR "KVONCE_SANITIZE is '${KVONCE_SANITIZE}': must be empty, address or thread")
+endif()
+
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
+endif()
+set(_checks_default OFF)
+if(CMAKE_BUILD_TYPE STREQUAL "Debug")
+  set(_checks_default ON)
+endif()
+option(KVONCE_CHECKS "Compile assertions in" ${_checks_default})
+option(KVONCE_WERROR "Warnings are errors" ON)
+
+find_program(CCACHE_PROGRAM ccache)
+mark_as_advanced(CCACHE_PROGRAM)
+if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER "${CCACHE_PROGRAM}")
+endif()
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_CXX_VISIBILITY_PRESET hidden)
+set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}")
+set(CMAKE_LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}")
+# -g1: stack traces with lines, at a small part of the size and compile time of -g.
+set(CMAKE_CXX_FLAGS_RELEASE "-O2 -g1 -DNDEBUG")
+set(CMAKE_CXX_FLAGS_DEBUG "-O0 -g")
+if(KVONCE_SANITIZE)
+  set(CMAKE_CXX_FLAGS_DEBUG "-O1 -g1 -fno-omit-frame-pointer")
+endif()
+
+add_library(kvonce_options INTERFACE)
+target_include_directories(kvonce_options INTERFACE "${PROJECT_SOURCE_DIR}" "${PROJECT_SOURCE_DIR}/include"
+                                                    "${PROJECT_BINARY_DIR}/generated")
+target_compile_options(kvonce_options INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion)
+if(KVONCE_WERROR)
+  target_compile_options(kvonce_options INTERFACE -Werror)
+endif()
+if(KVONCE_CHECKS)
+  target_compile_definitions(kvonce_options INTERFACE KVONCE_CHECKS=1)
+endif()
+if(KVONCE_SANITIZE STREQUAL "address")
+  # CAF's headers bind references to null on purpose (null, vptr); everything else of undefined behaviour ends the test.
+  target_compile_options(kvonce_options INTERFACE -fsanitize=address,undefined -fno-sanitize=null,vptr
+                                                  -fno-sanitize-recover=all)
+  target_link_options(kvonce_options INTERFACE -fsanitize=address,undefined)
+elseif(KVONCE_SANITIZE STREQUAL "thread")
+  # g++ warns at every std::atomic_thread_fence, which TSan does not model; our seqlocks use them beside atomics.
+  target_compile_options(kvonce_options INTERFACE -fsanitize=thread)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    target_compile_options(kvonce_options INTERFACE -Wno-tsan)
+  endif()
+  target_link_options(kvonce_options INTERFACE -fsanitize=thread)
+endif()

@@ -1,0 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
+// Marks what libkvonce.so exports. Everything else is hidden.
+#pragma once
+
+/// Goes before the name of a public class or the declaration of a public function:
+/// `class KVONCE_API Runtime`, `KVONCE_API std::string version();`.
+#define KVONCE_API __attribute__((visibility("default")))
