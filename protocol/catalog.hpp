@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Namespaces, pools and page groups that are registered with a store. The registrar (partition 0) decides and gives out
+// ordinals; every partition holds a copy, changed only by applying the registrar's updates in order.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <optional>
+#include <vector>
+
+#include "protocol/key.hpp"
+#include "protocol/wire.hpp"
+#include "storage/slot_shape.hpp"
+
+namespace kvonce::protocol {
+
+/// Number of shards on each axis: what makes two declarations of one pool name the same pool.
+struct ShardCounts {
+  std::uint16_t tp = 1;
+  std::uint16_t pp = 1;
+  std::uint16_t cp = 1;
+  std::uint32_t count() const noexcept { return std::uint32_t{tp} * pp * cp; }
+  friend auto operator<=>(const ShardCounts&, const ShardCounts&) = default;
+};
+
+struct PoolInfo {
+  std::string name;
+  ShardCounts shards;
+  HitPolicy policy;
+  enum class Size : std::uint8_t { unknown, none, known } size = Size::unknown;  // unknown: only groups named it so far
+  std::vector<std::uint64_t> range_bytes;  // component x layer, in the object's order; empty unless known
+  std::uint64_t object_bytes = 0;
+  std::uint64_t layout_digest = 0;  // of component names, layers and range bytes
+  Generation generation = 0;        // raised by each demotion
+  bool splittable = false;          // some rank that registered it has more ranks than the pool has shards
+  bool demoted = false;             // answered `redirect`: ranks use the pool of the same name sharded by rank
+};
+
+struct NamespaceInfo {
+  std::string text;
+  std::vector<PoolInfo> pools;  // by PoolId
+};
+
+struct GroupPool {
+  PoolId pool = 0;
+  bool optional = false;
+};
+struct GroupInfo {
+  NamespaceId ns = 0;
+  std::string name;
+  std::vector<GroupPool> pools;
+  // Made from the pools: which bits of full_pools a page needs.
+  std::uint64_t every_page = 0;           // required pools with HitPolicy every page
+  std::uint64_t trailing = 0;             // required trailing pools
+  std::uint64_t optional_pools = 0;
+  std::uint16_t trailing_pages_max = 0;   // the longest n
+};
+
+// -- asking the registrar ----------------------------------------------------------------------------------------------
+
+struct NamespaceAsk {
+  std::string text;  // 1 to 4,096 bytes
+};
+struct PoolAsk {
+  NamespaceId ns = 0;
+  PoolInfo pool;     // name, shards, policy, size, range_bytes, layout_digest
+  ShardCounts ranks; // of the asking rank's engine: what the shards become if the pool is demoted
+};
+/// One pool of a group, described without memory. `ranks` is what the pool's shards become if it is demoted.
+struct GroupPoolAsk {
+  std::string name;
+  ShardCounts shards;
+  ShardCounts ranks;
+  HitPolicy policy;
+  bool optional = false;
+};
+struct GroupAsk {
+  NamespaceId ns = 0;
+  std::string name;
+  std::vector<GroupPoolAsk> pools;  // 1 to 64
+};
+
+/// One change of the catalog; applying the same updates in the same order gives the same catalog everywhere.
+struct CatalogUpdate {
+  enum class Kind : std::uint8_t { ns, pool, group, demote } kind = Kind::ns;
+  NamespaceId ns = 0;
+  PoolId pool = 0;
+  GroupId group = 0;
+  Generation generation = 0;
+  std::string text;
+  PoolInfo info;
+  GroupInfo group_info;
+};
+
+struct RegisterAnswer {
+  Error error;            // empty: done
+  NamespaceId ns = 0;
+  PoolId pool = 0;
+  GroupId group = 0;
+  Generation generation = 0;
+  bool demoted = false;   // pool: register the pool sharded by rank instead
+  std::vector<GroupPool> pools;  // group: the pools' ids, in the asked order (a demoted pool's successor where there is one)
+};
+
+class Catalog {
+ public:
+  // Deciding (registrar only). Appends the updates that all partitions (this one included) have to apply.
+  RegisterAnswer ask(const NamespaceAsk& ask, std::vector<CatalogUpdate>& updates) const;
+  RegisterAnswer ask(const PoolAsk& ask, std::vector<CatalogUpdate>& updates) const;
+  /// Pools that nobody has registered yet are registered here without bytes known (`range_bytes` empty, size unset);
+  /// the first rank that registers memory fills them in.
+  RegisterAnswer ask(const GroupAsk& ask, std::vector<CatalogUpdate>& updates) const;
+  /// A pool whose ranks were seen to differ. No update when it is sharded by nothing that could be split, or demoted already.
+  void demote(NamespaceId ns, PoolId pool, std::vector<CatalogUpdate>& updates) const;
+
+  void apply(const CatalogUpdate& update);
+
+  // Reading.
+  const NamespaceInfo* find_namespace(NamespaceId ns) const;
+  const PoolInfo* find_pool(NamespaceId ns, PoolId pool) const;
+  const GroupInfo* find_group(GroupId group) const;
+  const storage::SlotShape* shape(NamespaceId ns, PoolId pool) const;  // null: unknown, or a pool without bytes
+  std::size_t namespaces() const { return namespaces_.size(); }
+  std::size_t groups() const { return groups_.size(); }
+  /// The registered groups of one namespace.
+  const std::vector<GroupId>& groups_of(NamespaceId ns) const;
+
+ private:
+  std::vector<NamespaceInfo> namespaces_;
+  std::vector<GroupInfo> groups_;
+  std::vector<std::vector<GroupId>> groups_by_namespace_;
+  std::vector<std::vector<std::optional<storage::SlotShape>>> shapes_;
+};
+
+}  // namespace kvonce::protocol

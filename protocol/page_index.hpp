@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The page index: one record per (namespace, page hash), lying in the arena (offsets, no pointers). One writer (the
+// partition's StoreCore), any number of readers in any process, under one sequence counter per record.
+//
+// Memory budget: record 88 B + member 24 B + hash table about 7 B per page of one object. Records, members and extent blocks
+// are touched only as their numbers grow; the hash table's pages as keys fall into them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "protocol/key.hpp"
+#include "storage/extent_allocator.hpp"
+
+namespace kvonce::protocol {
+
+using RecordId = std::uint32_t;
+using MemberId = std::uint32_t;
+inline constexpr std::uint32_t kNone = 0xffffffffU;
+
+/// A member is one (pool, shard) of a page.
+enum class MemberState : std::uint8_t {
+  free = 0,
+  claimed,    // being written: not visible to readers; `payload` is the claim's handle
+  published,  // readable: epoch and slot are valid
+  zombie,     // removed while pinned: not visible, its slot is freed when the last pin of its set goes
+};
+
+struct IndexLimits {
+  std::uint32_t max_pages = 0;     // records; at most 2^31 - 1
+  std::uint32_t max_members = 0;   // members over all records (default: 4 x max_pages is virtual memory only)
+  std::uint32_t max_extent_blocks = 0;  // slots of more than one extent
+};
+
+/// Where a published object lies.
+struct ObjectLocation {
+  Epoch epoch = 0;
+  storage::Slot slot;
+  AckLevel level = AckLevel::memory;
+};
+
+/// What a reader learns of a page in one consistent look.
+struct PageView {
+  std::uint32_t depth = 0;
+  std::uint64_t full_pools = 0;  // bit p: all shards of pool p are published
+};
+
+enum class ReadStatus : std::uint8_t { found, absent, contended };  // contended: retries used up, ask the actor
+
+/// Reader's side: needs nothing but the mapped region. Every offset read is checked against the region.
+class IndexReader {
+ public:
+  IndexReader() = default;
+  IndexReader(const std::byte* region, std::uint64_t region_bytes);
+  bool valid() const noexcept { return region_ != nullptr; }  // magic, version and offsets are plausible
+  Incarnation incarnation() const noexcept { return incarnation_; }
+  ReadStatus page(NamespaceId ns, const PageHash& page, PageView* out) const;
+  ReadStatus locate(NamespaceId ns, const PageHash& page, PoolId pool, std::uint32_t shard, ObjectLocation* out) const;
+  /// exists of many keys of one (pool, shard), with prefetching: out[i] = 1 found, 0 absent, 2 contended.
+  void exists(NamespaceId ns, PoolId pool, std::uint32_t shard, std::span<const PageHash> pages, std::uint8_t* out) const;
+  Generation generation(NamespaceId ns, PoolId pool) const;  // of the pool now (acquire)
+  struct PoolView {
+    std::uint32_t shards = 0;  // 0: not registered
+    HitPolicy policy;
+    Generation generation = 0;
+  };
+  PoolView pool(NamespaceId ns, PoolId pool) const;
+
+ private:
+  struct Access;
+  const std::byte* region_ = nullptr;  // nothing: not valid, every page is absent
+  Incarnation incarnation_ = 0;
+  IndexLimits limits_;
+  std::uint32_t bucket_count_ = 0;
+  std::uint64_t pools_ = 0, buckets_ = 0, hot_ = 0, members_ = 0, extents_ = 0;  // byte offsets
+};
+
+namespace layout {
+struct Header;
+struct Pool;
+struct Bucket;
+struct Hot;
+struct Cold;
+struct Member;
+struct ExtentBlock;
+}  // namespace layout
+
+/// Writer's side. Not thread safe: one owner.
+class PageIndex {
+ public:
+  static std::uint64_t region_bytes(const IndexLimits& limits);
+  /// Formats the region: fresh, zeroed memory of region_bytes(limits), aligned to 64 bytes, that outlives this.
+  PageIndex(std::byte* region, const IndexLimits& limits, Incarnation incarnation);
+
+  IndexReader reader() const;
+
+  // -- pools ---------------------------------------------------------------------------------------------------------
+  /// Registers a pool, or changes one. Another number of shards for a pool that had one walks all records (a demotion).
+  void set_pool(NamespaceId ns, PoolId pool, std::uint32_t shards, HitPolicy policy, Generation generation);
+
+  // -- records -------------------------------------------------------------------------------------------------------
+  RecordId find(NamespaceId ns, const PageHash& page) const;
+  void prefetch(NamespaceId ns, const PageHash& page) const;          // bucket
+  void prefetch_record(NamespaceId ns, const PageHash& page) const;   // record, after the bucket is there
+  /// The page must not be there. kNone when the index is full (or the hashes near this one are too crowded). Adds one to the parent's children (a record's parent is fixed here).
+  RecordId insert(NamespaceId ns, const PageHash& page, RecordId parent, std::uint32_t depth);
+  /// The record must have no members and no children. Takes one off its parent's children.
+  void erase(RecordId record);
+  std::uint32_t records() const noexcept;
+  std::uint32_t max_records() const noexcept;
+
+  PageHash hash(RecordId) const;
+  NamespaceId ns(RecordId) const;
+  RecordId parent(RecordId) const;
+  void set_parent(RecordId record, RecordId parent);   // when the parent became known later; adjusts children
+  std::uint32_t depth(RecordId) const;
+  std::uint32_t children(RecordId) const;               // records that name it as parent
+  std::uint64_t full_pools(RecordId) const;
+
+  // Small fields that the eviction order (0..3, kNone at insert) and the store (4 and 5, 0 at insert) keep in the record.
+  // Readers do not read them.
+  std::uint32_t field(RecordId, unsigned which) const;       // which < kRecordFields
+  void set_field(RecordId, unsigned which, std::uint32_t value);
+  static constexpr unsigned kRecordFields = 6;
+
+  // -- members -------------------------------------------------------------------------------------------------------
+  struct MemberRef {
+    MemberId id = kNone;
+    PoolId pool = 0;
+    std::uint32_t shard = 0;
+    MemberState state = MemberState::free;
+    AckLevel level = AckLevel::memory;
+    Epoch epoch = 0;
+  };
+  /// The claimed or published member of (pool, shard); zombies are not found.
+  MemberId find_member(RecordId, PoolId pool, std::uint32_t shard) const;
+  MemberRef member(MemberId) const;
+  MemberId first_member(RecordId) const;
+  MemberId next_member(MemberId) const;
+  /// kNone when the member table is full, or the pool is not registered. State claimed, with the claim's handle.
+  MemberId add_claimed(RecordId, PoolId pool, std::uint32_t shard, std::uint32_t claim);
+  std::uint32_t claim_of(MemberId) const;                    // state claimed only
+  /// claimed -> published; updates full_pools. False (nothing changed) when no extent block is left for a slot of several
+  /// extents, or it is no slot: 1 to 16 extents in whole granules, offsets below 64 TiB, each below 1 GiB.
+  bool publish(RecordId, MemberId, Epoch epoch, const storage::Slot& slot, AckLevel level);
+  void set_level(RecordId, MemberId, AckLevel level);
+  /// published -> zombie (not visible any more; full_pools updated). The slot stays known.
+  void make_zombie(RecordId, MemberId);
+  storage::Slot slot_of(MemberId) const;                     // published or zombie
+  /// Takes the member out of its record (any state) and frees the entry; full_pools updated.
+  void drop_member(RecordId, MemberId);
+
+  /// Walks every record in use; for checks and snapshots. Inserts nothing, erases at most the record it is given.
+  template <class F>
+  void for_each(F&& f) const {
+    for (RecordId record = 0; record < record_high_water_; ++record)
+      if (in_use(record)) f(record);
+  }
+  bool in_use(RecordId record) const noexcept;
+
+ private:
+  class Change;  // the time in which a record's sequence is odd
+  layout::Hot& hot(RecordId) const noexcept;
+  layout::Pool& pool_entry(NamespaceId ns, PoolId pool) const noexcept;
+  bool full(RecordId, PoolId pool) const noexcept;
+  void update_full(RecordId, PoolId pool) noexcept;
+  bool enter(std::uint64_t hash, RecordId) noexcept;  // into the hash table
+  void leave(std::uint64_t hash, RecordId) noexcept;
+  void free_extents(MemberId) noexcept;
+
+  std::byte* region_;
+  IndexLimits limits_;
+  std::uint32_t bucket_count_;
+  layout::Pool* pools_;
+  layout::Bucket* buckets_;
+  layout::Hot* hot_;
+  layout::Cold* cold_;
+  layout::Member* members_;
+  layout::ExtentBlock* extents_;
+  std::uint32_t records_ = 0;
+  // Numbers below the high-water marks have been handed out before; those given back are chained from free_*.
+  std::uint32_t record_high_water_ = 0, member_high_water_ = 0, extent_high_water_ = 0;
+  std::uint32_t free_record_ = kNone, free_member_ = kNone, free_extent_ = kNone;
+};
+
+}  // namespace kvonce::protocol
