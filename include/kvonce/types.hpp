@@ -58,6 +58,15 @@ struct Coordinates {
   }
 };
 
+/// Number of shards (or of ranks) on each axis. What makes two declarations of one pool name the same pool.
+struct ShardCounts {
+  std::uint16_t tp = 1;
+  std::uint16_t pp = 1;
+  std::uint16_t cp = 1;
+  std::uint32_t count() const noexcept { return std::uint32_t{tp} * std::uint32_t{pp} * std::uint32_t{cp}; }
+  friend auto operator<=>(const ShardCounts&, const ShardCounts&) = default;
+};
+
 /// How durable an object must be before its sender is told so.
 enum class AckLevel : std::uint8_t { memory = 0, disk = 1, replicated = 2 };
 

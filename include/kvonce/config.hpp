@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Configuration of a Runtime. Every field has a checked range; check() names the first that is wrong.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+#include <kvonce/types.hpp>
+
+namespace kvonce {
+
+struct RuntimeConfig {
+  /// Names the serving instance that all its rank and scheduler processes share: 1 to 255 bytes.
+  std::string engine_id;
+  /// Where the store is. "embedded": in this process.
+  std::string store = "embedded";
+
+  // -- the embedded store --------------------------------------------------------------------------------------------
+  /// Bytes of memory for slots and index together: 1 MiB to 64 TiB. Reserved at start, populated when `populate` is set.
+  std::uint64_t arena_bytes = 1ULL << 30;
+  /// Most payload bytes kept; 0: only the arena limits. At most arena_bytes.
+  std::uint64_t capacity_bytes = 0;
+  /// Most pages in the index; 0: one per 16 KiB of arena, at least 65,536. 1,024 to 2^31.
+  std::uint64_t index_pages = 0;
+  bool populate = false;
+  bool huge_pages = true;
+  /// StoreActors, each with its share of arena and budget: 1 to 64.
+  std::uint32_t partitions = 1;
+  /// Evicted pages that are remembered, so that a miss can say `evicted`: 0 to 16,777,216.
+  std::uint32_t ghost_entries = 65'536;
+  /// Eviction policy. "lru": one shared budget, by stamp, then deepest first.
+  std::string policy = "lru";
+  /// Range checksums: made in every copy, compared on every load.
+  bool checksums = true;
+
+  // -- puts ----------------------------------------------------------------------------------------------------------
+  /// Most bytes of open grants of one rank: 64 KiB to 1 GiB.
+  std::uint64_t window_bytes = 8ULL << 20;
+  /// A grant passes on to the next waiter after grant_base + bytes / least_rate. 1 ms to 1 h; 1 KiB/s to 1 TiB/s.
+  std::chrono::milliseconds grant_base{1'000};
+  std::uint64_t least_rate = 64ULL << 20;
+  /// One key in so many is checked on every rank that announces it; 0: off, 1: all. The first 64 keys of each pool always are.
+  std::uint32_t verify_sample = 256;
+  std::chrono::milliseconds verify_window{10'000};
+  /// So many keys on which ranks of one engine differ demote the pool to per-rank keys: 1 to 1,000,000.
+  std::uint32_t conflict_limit = 3;
+  /// false: only warn, keep the key and the pool.
+  bool demote = true;
+
+  // -- lookups -------------------------------------------------------------------------------------------------------
+  std::chrono::milliseconds lease_time{10'000};   ///< 10 ms to 1 h
+  /// Most payload bytes that one engine may have leased; 0: half of the budget.
+  std::uint64_t leased_bytes = 0;
+  /// Deepest stops of trailing pools that a lease covers: 1 to 64.
+  std::uint32_t leased_stops = 4;
+
+  // -- threads -------------------------------------------------------------------------------------------------------
+  std::uint32_t scheduler_threads = 1;            ///< actor threads: 1 to 64
+  std::uint32_t mover_threads = 1;                ///< copying threads: 1 to 64
+  /// Batches of at most so many bytes are copied by the thread that drives the actors; 0: never.
+  std::uint64_t inline_copy_bytes = 1ULL << 20;
+  /// The calling thread runs the actors' work of its own call where they are idle, instead of waking another thread.
+  bool caller_runs = true;
+
+  /// Empty, or the first field that is wrong, its value and what is allowed.
+  KVONCE_API Error check() const;
+};
+
+}  // namespace kvonce

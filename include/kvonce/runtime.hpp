@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The embedding API: a Runtime starts the actors of an engine process (and, embedded, the store itself).
+// All calls may be made from any thread. Every call has a deadline; bad calls get an Error that names what was wrong.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <kvonce/config.hpp>
+#include <kvonce/event.hpp>
+#include <kvonce/operation.hpp>
+#include <kvonce/pool.hpp>
+#include <kvonce/types.hpp>
+
+namespace kvonce {
+
+/// A value, or why there is none.
+template <class T>
+struct Result {
+  T value{};
+  Error error;
+  explicit operator bool() const noexcept { return !error; }
+  T& operator*() noexcept { return value; }
+  T* operator->() noexcept { return &value; }
+};
+
+inline constexpr std::size_t kMaxBatchItems = 65'536;
+inline constexpr std::chrono::milliseconds kDefaultTimeout{30'000};
+inline constexpr std::chrono::milliseconds kMaxTimeout{3'600'000};
+
+/// A registered namespace or page group; values, valid for the life of the Runtime that gave them.
+struct NamespaceHandle {
+  std::uint32_t id = 0xffffffffU;
+};
+struct GroupHandle {
+  std::uint32_t id = 0xffffffffU;
+};
+/// One pool of one rank.
+struct PoolHandle {
+  std::uint32_t id = 0xffffffffU;
+};
+
+struct PutItem {
+  std::uint32_t page = 0;  ///< index into PutBatch::pages
+  PoolHandle pool;
+  std::uint64_t row = 0;
+};
+/// Pages of one chain that are ready in this rank's pools.
+struct PutBatch {
+  std::vector<PageHash> pages;      ///< each page's parent is the one before it
+  std::optional<PageHash> parent;   ///< of the first page, when it continues a prefix
+  std::uint32_t first_depth = 0;    ///< pages before the first one in its prefix
+  std::vector<PutItem> items;       ///< 1 to 65,536
+};
+struct PutOptions {
+  Event after;                      ///< no byte of a row is read before it has fired
+  AckLevel level = AckLevel::memory;
+  std::chrono::milliseconds timeout = kDefaultTimeout;  ///< 1 ms to 1 h
+  Completion completion;
+};
+
+struct LoadItem {
+  PageHash page;
+  PoolHandle pool;
+  std::uint64_t row = 0;
+};
+struct LoadOptions {
+  std::uint32_t layer_begin = 0;
+  std::uint32_t layer_end = 0xffffffffU;   ///< exclusive; beyond the last layer: all
+  std::uint32_t layers_per_group = 0;      ///< progress is told per so many layers; 0: one group
+  Event after;                             ///< no byte of a row is written before it has fired
+  std::chrono::milliseconds timeout = kDefaultTimeout;
+  Completion completion;
+  std::function<void(std::uint32_t layers_done)> progress;
+};
+
+struct LookupOptions {
+  std::string request_id;   ///< answers with one are kept by the store, so ranks cannot disagree; at most 4,096 bytes
+  bool probe = false;       ///< no lease, does not count as use
+  std::chrono::milliseconds lease_time{0};  ///< 0: the store's default
+  std::chrono::milliseconds timeout{5'000};
+  Completion completion;
+};
+
+/// What is known of one page.
+struct PageStat {
+  bool found = false;
+  std::uint32_t depth = 0;
+  struct Object {
+    std::string pool;
+    std::uint32_t shard = 0;
+    std::uint64_t bytes = 0;
+    AckLevel level = AckLevel::memory;
+  };
+  std::vector<Object> objects;
+};
+
+struct StoreEvent {
+  enum class Kind : std::uint8_t { stored, evicted, removed } kind = Kind::stored;
+  std::uint32_t ns = 0;  ///< NamespaceHandle::id
+  std::string pool;
+  std::uint32_t shard = 0;
+  PageHash page;
+};
+
+/// Counters since the start unless named `_now`. Bytes are payload bytes unless said.
+struct Stats {
+  std::uint64_t verdicts[kVerdictCount] = {};  ///< by Verdict
+  std::uint64_t announced_items = 0, announced_bytes = 0;
+  std::uint64_t moved_bytes = 0;               ///< copied from rows into slots, repeats included
+  std::uint64_t stored_objects = 0, stored_bytes = 0;
+  std::uint64_t loaded_items = 0, loaded_bytes = 0, load_failures = 0;
+  std::uint64_t promotions = 0, conflicts = 0, divergent = 0, demotions = 0, samples = 0, unverified = 0;
+  std::uint64_t lookups = 0, lookup_pages_asked = 0, lookup_pages_hit = 0;
+  std::uint64_t misses[kReasonCount] = {};     ///< by Reason
+  std::uint64_t evicted_objects = 0, evicted_bytes = 0, evicted_page_sets = 0, evicted_checkpoint_sets = 0;
+  std::uint64_t objects_now = 0, pages_now = 0, payload_bytes_now = 0, slot_bytes_now = 0, capacity_bytes = 0,
+                arena_slot_bytes = 0, free_bytes_now = 0;
+  std::uint64_t claims_now = 0, leases_now = 0, leased_bytes_now = 0, quarantined_bytes_now = 0, rows_lent_now = 0,
+                unverified_pools_now = 0;
+};
+
+/// One rank of the engine in this process: its pools, puts and loads. Ends with close() or its last reference.
+class KVONCE_API Rank {
+ public:
+  ~Rank();
+  Rank(const Rank&) = delete;
+  Rank& operator=(const Rank&) = delete;
+
+  Result<PoolHandle> register_pool(const PoolSpec& spec);
+  /// Refuses new work for the pool at once and waits until no row of it is lent. On error `deadline` the pool is still
+  /// closing: its rows must stay where they are; call again.
+  Error unregister_pool(PoolHandle pool, std::chrono::milliseconds timeout = kDefaultTimeout);
+
+  Result<std::shared_ptr<PutOperation>> put(PutBatch batch, PutOptions options = {});
+  Result<std::shared_ptr<LoadOperation>> load(LeaseId lease, std::vector<LoadItem> items, LoadOptions options = {});
+  /// One byte per page: 1 readable, 0 not. Reads the index in the arena: no actor is asked.
+  Result<std::vector<std::uint8_t>> exists(PoolHandle pool, std::span<const PageHash> pages) const;
+  /// Bytes that this rank has moved into the store.
+  std::uint64_t moved_bytes() const noexcept;
+  /// Unregisters all pools and ends the rank.
+  Error close(std::chrono::milliseconds timeout = kDefaultTimeout);
+
+  struct Impl;
+  explicit Rank(std::shared_ptr<Impl> impl);
+
+ private:
+  std::shared_ptr<Impl> impl_;
+};
+
+class KVONCE_API Runtime {
+ public:
+  /// Starts the actors (and the embedded store). Nothing is left behind on failure.
+  static Result<std::unique_ptr<Runtime>> start(const RuntimeConfig& config);
+  /// stop() with the default time.
+  ~Runtime();
+  Runtime(const Runtime&) = delete;
+  Runtime& operator=(const Runtime&) = delete;
+
+  /// Open operations end with unknown(closed) or reason closed; then the actors, movers and the arena go. Idempotent.
+  void stop(std::chrono::milliseconds timeout = std::chrono::milliseconds{5'000});
+
+  const RuntimeConfig& config() const noexcept;
+
+  /// The text says all that decides the bytes besides hash, pool and shard: model, revision, dtype, page tokens, tenant.
+  Result<NamespaceHandle> open_namespace(std::string_view text);
+  Result<GroupHandle> register_group(NamespaceHandle ns, const GroupSpec& spec);
+  Result<std::shared_ptr<Rank>> add_rank(GroupHandle group, const Coordinates& rank);
+
+  /// At most 65,536 pages, a prefix from its first page on.
+  Result<std::shared_ptr<LookupOperation>> lookup(GroupHandle group, std::vector<PageHash> pages, LookupOptions options = {});
+  /// Gives back what lies behind `stop` pages (0: everything).
+  Error narrow(LeaseId lease, std::uint32_t stop);
+  /// Releasing twice is no error.
+  Error release(LeaseId lease);
+
+  /// As Rank::exists, for any pool of a group and any shard of it.
+  Result<std::vector<std::uint8_t>> exists(GroupHandle group, std::string_view pool, std::uint32_t shard,
+                                           std::span<const PageHash> pages) const;
+  Result<PageStat> stat(NamespaceHandle ns, const PageHash& page) const;
+
+  Result<std::shared_ptr<AdminOperation>> remove_key(GroupHandle group, std::string_view pool, std::uint32_t shard,
+                                                     const PageHash& page, Completion completion = {});
+  Result<std::shared_ptr<AdminOperation>> remove_pages(NamespaceHandle ns, std::vector<PageHash> pages, Completion completion = {});
+  Result<std::shared_ptr<AdminOperation>> remove_namespace(NamespaceHandle ns, Completion completion = {});
+  Result<std::shared_ptr<AdminOperation>> clear(Completion completion = {});
+  /// Done when everything accepted or claimed when it was called has been decided at that level.
+  Result<std::shared_ptr<AdminOperation>> flush(AckLevel level = AckLevel::memory,
+                                                std::chrono::milliseconds timeout = kDefaultTimeout,
+                                                Completion completion = {});
+  Stats stats() const;
+  /// Stored, evicted and removed objects, in batches, on a thread of kvonce. An empty function ends it.
+  void subscribe(std::function<void(std::span<const StoreEvent>)> callback);
+
+  struct Impl;
+
+ private:
+  explicit Runtime(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace kvonce
