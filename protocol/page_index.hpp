@@ -83,7 +83,6 @@ struct Header;
 struct Pool;
 struct Bucket;
 struct Hot;
-struct Cold;
 struct Member;
 struct ExtentBlock;
 }  // namespace layout
@@ -122,9 +121,13 @@ class PageIndex {
 
   // Small fields that the eviction order (0..3, kNone at insert) and the store (4 and 5, 0 at insert) keep in the record.
   // Readers do not read them.
-  std::uint32_t field(RecordId, unsigned which) const;       // which < kRecordFields
-  void set_field(RecordId, unsigned which, std::uint32_t value);
   static constexpr unsigned kRecordFields = 6;
+  std::uint32_t field(RecordId record, unsigned which) const noexcept {  // which < kRecordFields
+    return fields_[std::size_t{record} * kRecordFields + which];
+  }
+  void set_field(RecordId record, unsigned which, std::uint32_t value) noexcept {
+    fields_[std::size_t{record} * kRecordFields + which] = value;
+  }
 
   // -- members -------------------------------------------------------------------------------------------------------
   struct MemberRef {
@@ -177,7 +180,7 @@ class PageIndex {
   layout::Pool* pools_;
   layout::Bucket* buckets_;
   layout::Hot* hot_;
-  layout::Cold* cold_;
+  std::uint32_t* fields_;  // kRecordFields per record; those of free records are chained through the first
   layout::Member* members_;
   layout::ExtentBlock* extents_;
   std::uint32_t records_ = 0;
