@@ -15,14 +15,8 @@
 
 namespace kvonce::protocol {
 
-/// Number of shards on each axis: what makes two declarations of one pool name the same pool.
-struct ShardCounts {
-  std::uint16_t tp = 1;
-  std::uint16_t pp = 1;
-  std::uint16_t cp = 1;
-  std::uint32_t count() const noexcept { return std::uint32_t{tp} * pp * cp; }
-  friend auto operator<=>(const ShardCounts&, const ShardCounts&) = default;
-};
+/// Page groups of one namespace.
+inline constexpr std::uint32_t kMaxGroupsPerNamespace = 1024;
 
 struct PoolInfo {
   std::string name;
@@ -120,7 +114,8 @@ class Catalog {
   const NamespaceInfo* find_namespace(NamespaceId ns) const;
   const PoolInfo* find_pool(NamespaceId ns, PoolId pool) const;
   const GroupInfo* find_group(GroupId group) const;
-  const storage::SlotShape* shape(NamespaceId ns, PoolId pool) const;  // null: unknown, or a pool without bytes
+  /// Null: unknown, or a pool without bytes. A pointer that was given out stays right for the catalog's life.
+  const storage::SlotShape* shape(NamespaceId ns, PoolId pool) const;
   std::size_t namespaces() const { return namespaces_.size(); }
   std::size_t groups() const { return groups_.size(); }
   /// The registered groups of one namespace.
