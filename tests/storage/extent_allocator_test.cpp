@@ -255,6 +255,22 @@ TEST_CASE("what is no used slot is not freed") {
   CHECK(allocator.fragments() == 1);
 }
 
+TEST_CASE("a slot is not freed twice when it has become the bottom, the top or all of a fragment") {
+  const SlotShape shape = shape_of({4'032}, 1);
+  ExtentAllocator allocator(0, 4 * shape.slot_bytes());
+  std::vector<Slot> slots;
+  while (const auto slot = allocator.allocate(shape)) slots.push_back(*slot);
+  REQUIRE(slots.size() == 4);
+  REQUIRE(slots[0].extents[0].offset < slots[1].extents[0].offset);
+  CHECK(allocator.free(slots[0]));
+  CHECK_FALSE(allocator.free(slots[0]));
+  CHECK(allocator.free(slots[1]));
+  CHECK_FALSE(allocator.free(slots[0]));
+  CHECK_FALSE(allocator.free(slots[1]));
+  CHECK(allocator.free_bytes() == 2 * shape.slot_bytes());
+  CHECK(allocator.fragments() == 1);
+}
+
 TEST_CASE("an arena without a whole granule holds nothing") {
   ExtentAllocator allocator(1, 100);
   CHECK(allocator.total_bytes() == 0);

@@ -134,6 +134,7 @@ TEST_CASE("extents that are no slot of the shape are recognised") {
   CHECK_FALSE(shape.pieces(slot_in({262'144 - 64, whole - 262'144 + 64})));  // inside a range
   CHECK(shape.pieces(slot_in({262'144, whole - 262'144})));
   CHECK_FALSE(shape.pieces(slot_in({262'144, 262'144, whole - 262'144})));
+  CHECK_FALSE(shape.pieces(slot_in({0, whole})));
   CHECK_FALSE(shape.pieces(slot_in({~std::uint64_t{63}, 64})));
   CHECK_FALSE(shape.pieces(std::vector<Extent>{{32, whole}}));
   CHECK_FALSE(shape.pieces(std::vector<Extent>(17, Extent{0, 64})));
