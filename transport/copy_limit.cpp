@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/copy_limit.hpp"
+
+#include <sys/mman.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <ctime>
+#include <thread>
+#include <vector>
+
+#include "transport/checksum.hpp"
+#include "transport/kernels.hpp"
+
+namespace kvonce::transport {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::size_t kHugePage = 2U << 20U;
+
+// Two buffers in one mapping, populated; the kernel is asked for huge pages.
+class Buffers {
+ public:
+  explicit Buffers(std::size_t bytes_each)
+      : bytes_each_((bytes_each + kHugePage - 1) / kHugePage * kHugePage), mapped_(2 * bytes_each_ + kHugePage) {
+    void* const got = mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (got == MAP_FAILED) return;
+    mapping_ = got;
+    // A failing advice leaves small pages: slower, still right.
+    static_cast<void>(madvise(got, mapped_, MADV_HUGEPAGE));
+    std::memset(got, 1, mapped_);
+    const auto begin = reinterpret_cast<std::uintptr_t>(got);
+    source_ = static_cast<std::byte*>(got) + (kHugePage - begin % kHugePage) % kHugePage;
+  }
+  ~Buffers() {
+    if (mapping_ != nullptr) munmap(mapping_, mapped_);
+  }
+  Buffers(const Buffers&) = delete;
+  Buffers& operator=(const Buffers&) = delete;
+
+  bool ok() const { return mapping_ != nullptr; }
+  const std::byte* source() const { return source_; }
+  std::byte* target() const { return source_ + bytes_each_; }
+
+ private:
+  std::size_t bytes_each_;
+  std::size_t mapped_;
+  void* mapping_ = nullptr;
+  std::byte* source_ = nullptr;
+};
+
+double thread_cpu_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
+}
+
+struct Round {
+  double seconds = 0;
+  double cpu_seconds = 0;
+  std::uint64_t blocks = 0;
+};
+
+Round run_round(const Buffers& buffers, const BlockCopy& copy_block, std::size_t block_bytes,
+                std::size_t blocks_per_thread, unsigned threads, double seconds) {
+  struct alignas(64) PerThread {
+    double cpu_seconds = 0;
+    std::uint64_t blocks = 0;
+  };
+  std::vector<PerThread> results(threads);
+  std::atomic<unsigned> ready{0};
+  std::atomic<bool> stop{false};
+  const auto body = [&](unsigned index) {
+    const std::size_t begin = index * blocks_per_thread * block_bytes;
+    ready.fetch_add(1);
+    while (ready.load() != threads && !stop.load()) std::this_thread::yield();
+    const double cpu_begin = thread_cpu_seconds();
+    std::uint64_t blocks = 0;
+    std::size_t at = 0;
+    while (!stop.load(std::memory_order_relaxed)) {
+      const std::size_t offset = begin + at * block_bytes;
+      copy_block(buffers.target() + offset, buffers.source() + offset, block_bytes);
+      ++blocks;
+      if (++at == blocks_per_thread) at = 0;
+    }
+    results[index] = {thread_cpu_seconds() - cpu_begin, blocks};
+  };
+  std::vector<std::thread> workers;
+  workers.reserve(threads);
+  for (unsigned index = 0; index < threads; ++index) workers.emplace_back(body, index);
+  while (ready.load() != threads) std::this_thread::yield();
+  const auto begin = Clock::now();
+  std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+  stop.store(true);
+  for (auto& worker : workers) worker.join();
+  Round total;
+  total.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  for (const auto& result : results) {
+    total.cpu_seconds += result.cpu_seconds;
+    total.blocks += result.blocks;
+  }
+  return total;
+}
+
+CopyRate rate_of(const Round& round, const char* name, std::size_t block_bytes, unsigned threads) {
+  CopyRate rate;
+  rate.kernel = name;
+  rate.threads = threads;
+  if (round.blocks == 0 || round.seconds <= 0) return rate;
+  const double bytes = static_cast<double>(round.blocks) * static_cast<double>(block_bytes);
+  rate.gib_per_s = bytes / round.seconds / static_cast<double>(1U << 30U);
+  rate.cpu_us_per_block = round.cpu_seconds * 1e6 / static_cast<double>(round.blocks);
+  return rate;
+}
+
+std::size_t blocks_for_each(std::size_t block_bytes, std::size_t working_set_bytes, unsigned threads) {
+  if (block_bytes == 0 || threads == 0) return 0;
+  return working_set_bytes / threads / block_bytes;
+}
+
+struct Candidate {
+  const char* name;
+  BlockCopy copy_block;
+};
+
+std::vector<Candidate> limit_candidates() {
+  std::vector<Candidate> all;
+  all.push_back({"memcpy", [](std::byte* target, const std::byte* source, std::size_t bytes) {
+                   std::memcpy(target, source, bytes);
+                 }});
+#ifdef KVONCE_TRANSPORT_X86_KERNELS
+  const auto stream = [](const detail::KernelFunctions& functions) {
+    return [copy_stripes = functions.copy](std::byte* target, const std::byte* source, std::size_t bytes) {
+      copy_stripes(target, source, bytes / detail::kStripe, detail::Store::stream);
+    };
+  };
+  if (kernel_supported(Kernel::avx512)) all.push_back({"stream-avx512", stream(detail::kAvx512Kernel)});
+  if (kernel_supported(Kernel::avx2)) all.push_back({"stream-avx2", stream(detail::kAvx2Kernel)});
+#endif
+  return all;
+}
+
+}  // namespace
+
+CopyRate measure_copy_rate(const char* name, const BlockCopy& copy_block, std::size_t block_bytes,
+                           std::size_t working_set_bytes, unsigned threads, double seconds) {
+  const std::size_t blocks_each = blocks_for_each(block_bytes, working_set_bytes, threads);
+  if (blocks_each == 0) return rate_of({}, name, block_bytes, threads);
+  const Buffers buffers(working_set_bytes);
+  if (!buffers.ok()) return rate_of({}, name, block_bytes, threads);
+  return rate_of(run_round(buffers, copy_block, block_bytes, blocks_each, threads, seconds), name, block_bytes,
+                 threads);
+}
+
+CopyRate measure_copy_limit(std::size_t block_bytes, std::size_t working_set_bytes, unsigned threads,
+                            double seconds) {
+  block_bytes = (block_bytes + detail::kStripe - 1) / detail::kStripe * detail::kStripe;
+  CopyRate best = rate_of({}, "memcpy", block_bytes, threads);
+  const std::size_t blocks_each = blocks_for_each(block_bytes, working_set_bytes, threads);
+  if (blocks_each == 0) return best;
+  const Buffers buffers(working_set_bytes);
+  if (!buffers.ok()) return best;
+  const auto candidates = limit_candidates();
+  constexpr unsigned kTurns = 3;
+  const double slot = seconds / (kTurns * static_cast<double>(candidates.size()));
+  for (unsigned turn = 0; turn < kTurns; ++turn) {
+    for (const auto& candidate : candidates) {
+      const Round round = run_round(buffers, candidate.copy_block, block_bytes, blocks_each, threads, slot);
+      const CopyRate rate = rate_of(round, candidate.name, block_bytes, threads);
+      if (rate.gib_per_s > best.gib_per_s) best = rate;
+    }
+  }
+  return best;
+}
+
+}  // namespace kvonce::transport
