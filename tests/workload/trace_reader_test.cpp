@@ -212,7 +212,7 @@ TEST_CASE("damaged xz data is an error, not an early end") {
     std::string content, reason;
   };
   for (const Case& one : {Case{flipped, ""}, Case{whole.substr(0, whole.size() / 2), "ends early"}, Case{whole.substr(0, whole.size() - 1), "ends early"},
-                          Case{many_lines(1), "not an xz file"}, Case{whole + std::string(64, 't'), "not an xz file"}, Case{"", "ends early"}}) {
+                          Case{many_lines(1), "not an xz file"}, Case{whole + std::string(64, 't'), "corrupt"}, Case{"", "ends early"}}) {
     const TempFile file(".xz", one.content);
     auto opened = open_trace_file(file.path());
     REQUIRE(opened.source);
