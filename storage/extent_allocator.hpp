@@ -27,7 +27,7 @@ struct Slot {
 
 // Hands out the space of [base, base + bytes) by offsets; never touches the memory behind them.
 //
-// Keeps records of free fragments only (about 50 bytes each, for the most there ever were): whoever
+// Keeps records of free fragments only (60 to 110 bytes each, for the most there ever were): whoever
 // holds a slot keeps its extents. Same calls, same offsets. Not thread-safe: one owner.
 class ExtentAllocator {
  public:
