@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Commands that never leave the process: they carry operations, callbacks and memory. No CAF in here.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <kvonce/event.hpp>
+#include <kvonce/operation.hpp>
+
+#include "protocol/catalog.hpp"
+#include "protocol/pool_core.hpp"
+#include "protocol/store_core.hpp"
+
+namespace kvonce::actors {
+struct PoolMemory;
+struct CopyJob;
+}  // namespace kvonce::actors
+
+namespace kvonce::messages {
+
+/// One answer for one waiting thread. The thread waits on its own clock, so that no actor's death or silence can hold it.
+template <class T>
+class Slot {
+ public:
+  void fill(T value) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (value_) return;
+      value_ = std::move(value);
+    }
+    filled_.notify_all();
+  }
+  /// Nothing when the deadline passed first.
+  std::optional<T> wait_until(std::chrono::steady_clock::time_point deadline) {
+    std::unique_lock lock(mutex_);
+    filled_.wait_until(lock, deadline, [this] { return value_.has_value(); });
+    return value_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable filled_;
+  std::optional<T> value_;
+};
+template <class T>
+using SlotPtr = std::shared_ptr<Slot<T>>;
+
+/// Outcome of a call that makes something: its number, or why not.
+struct Made {
+  Error error;
+  std::uint32_t id = 0;
+};
+
+// -- to a PoolActor ----------------------------------------------------------------------------------------------------
+
+struct PutCommand {
+  std::shared_ptr<PutOperation> operation;
+  protocol::PutOrder order;  // order.id is the operation's id
+  Event after;
+};
+struct LoadCommand {
+  std::shared_ptr<LoadOperation> operation;
+  protocol::LoadOrder order;
+  Event after;
+};
+struct CancelCommand {
+  std::uint64_t operation = 0;
+  bool is_load = false;
+};
+/// The store has taken the pool in: number it, then have its keys set.
+struct AddPool {
+  std::shared_ptr<actors::PoolMemory> memory;
+  protocol::PoolKeying keying;
+  protocol::PoolAsk ask;
+  SlotPtr<Made> answer;
+};
+struct UnregisterPool {
+  std::uint32_t pool = 0;
+  SlotPtr<bool> answer;
+};
+struct CloseRank {
+  SlotPtr<bool> answer;
+};
+/// From a mover thread: leading items of a load's layer groups are in place.
+struct CopyAdvanced {
+  std::shared_ptr<actors::CopyJob> job;
+  std::uint32_t items_done = 0;
+};
+/// From a mover thread: it touches no byte of the job any more.
+struct CopyEnded {
+  std::shared_ptr<actors::CopyJob> job;
+};
+
+// -- to the ShardKeyActor ----------------------------------------------------------------------------------------------
+
+struct OpenNamespace {
+  std::string text;
+  SlotPtr<Made> answer;
+};
+struct RegisterGroup {
+  protocol::GroupAsk ask;
+  ShardCounts ranks;
+  SlotPtr<Made> answer;  // id: index in the directory
+};
+struct RegisterPool {
+  protocol::SenderId sender = 0;
+  protocol::PoolAsk ask;
+  std::uint32_t shard = 0;       // flat, of the declared shards
+  std::uint32_t rank_shard = 0;  // flat, when the pool is sharded by rank
+  std::shared_ptr<actors::PoolMemory> memory;
+  SlotPtr<Made> answer;
+};
+/// The PoolActor has numbered a pool: from here on its pages can be put under keys.
+struct SetKeying {
+  protocol::SenderId sender = 0;
+  std::uint32_t pool = 0;
+  protocol::PoolKeying keying;
+  protocol::PoolAsk ask;
+  std::uint32_t rank_shard = 0;
+};
+struct PoolGone {
+  protocol::SenderId sender = 0;
+  std::uint32_t pool = 0;
+};
+/// The store wants per-rank keys for this pool.
+struct RekeyAsk {
+  protocol::SenderId sender = 0;
+  std::uint32_t pool = 0;
+};
+/// Sent on its way back by each PoolActor: everything put before it has passed.
+struct FlushMark {
+  std::uint64_t token = 0;
+};
+struct RankClosed {
+  protocol::SenderId sender = 0;
+};
+struct LookupCommand {
+  std::shared_ptr<LookupOperation> operation;
+  std::uint32_t group = 0;  // index in the directory
+  protocol::LookupAsk ask;  // without token, group, pages: the operation keeps the pages
+};
+struct LeaseCommand {
+  protocol::LeaseCall call;
+  SlotPtr<Reason> answer;
+};
+struct AdminCommand {
+  std::shared_ptr<AdminOperation> operation;
+  bool is_flush = false;
+  AckLevel level = AckLevel::memory;
+  protocol::RemoveAsk remove;
+};
+/// What is open is answered `closed`, then the ShardKeyActor ends.
+struct CloseProcess {};
+
+// -- to a StoreActor ---------------------------------------------------------------------------------------------------
+
+struct StatsAsk {
+  SlotPtr<protocol::StoreStats> answer;
+};
+struct WantEvents {
+  bool on = false;
+};
+struct EndStore {};
+
+// -- to oneself --------------------------------------------------------------------------------------------------------
+
+struct Tick {
+  std::uint64_t at = 0;  // the time it was made for; one that is not the newest is ignored
+};
+struct Continue {};
+
+}  // namespace kvonce::messages

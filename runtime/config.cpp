@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <kvonce/config.hpp>
+
+#include <array>
+#include <cmath>
+
+#include "storage/slot_shape.hpp"
+
+namespace kvonce {
+
+namespace {
+
+constexpr std::uint64_t kKiB = 1ULL << 10;
+constexpr std::uint64_t kMiB = 1ULL << 20;
+constexpr std::uint64_t kGiB = 1ULL << 30;
+constexpr std::uint64_t kTiB = 1ULL << 40;
+
+Error wrong(const std::string& field, const std::string& value, const std::string& allowed) {
+  return {Reason::bad_argument, field + " is " + value + ": " + allowed};
+}
+
+struct Range {
+  const char* name;
+  std::uint64_t value;
+  std::uint64_t least;
+  std::uint64_t most;
+  const char* allowed;
+};
+
+struct Span {
+  const char* name;
+  std::chrono::milliseconds value;
+  std::chrono::milliseconds least;
+  const char* allowed;
+};
+
+}  // namespace
+
+Error RuntimeConfig::check() const {
+  if (engine_id.empty() || engine_id.size() > 255)
+    return wrong("engine_id", std::to_string(engine_id.size()) + " bytes long", "must be 1 to 255 bytes");
+  if (store != "embedded") return wrong("store", "'" + store + "'", "must be 'embedded': the store runs in this process");
+  const std::array<Range, 11> ranges{{
+      {"arena_bytes", arena_bytes, kMiB, 64 * kTiB, "must be 1 MiB to 64 TiB"},
+      {"partitions", partitions, 1, 64, "must be 1 to 64"},
+      {"ghost_entries", ghost_entries, 0, 16'777'216, "must be 0 to 16,777,216"},
+      {"window_bytes", window_bytes, 64 * kKiB, kGiB, "must be 64 KiB to 1 GiB"},
+      {"least_rate", least_rate, kKiB, kTiB, "must be 1 KiB/s to 1 TiB/s"},
+      {"conflict_limit", conflict_limit, 1, 1'000'000, "must be 1 to 1,000,000"},
+      {"leased_stops", leased_stops, 1, 64, "must be 1 to 64"},
+      {"scheduler_threads", scheduler_threads, 1, 64, "must be 1 to 64"},
+      {"mover_threads", mover_threads, 1, 16, "must be 1 to 16"},
+      {"inline_copy_bytes", inline_copy_bytes, 0, kGiB, "must be 0 to 1 GiB"},
+      {"leased_bytes", leased_bytes, 0, 64 * kTiB, "must be 0 to 64 TiB"},
+  }};
+  for (const Range& range : ranges) {
+    if (range.value < range.least || range.value > range.most)
+      return wrong(range.name, std::to_string(range.value), range.allowed);
+  }
+  if (capacity_bytes > arena_bytes)
+    return wrong("capacity_bytes", std::to_string(capacity_bytes),
+                 "must be at most arena_bytes (" + std::to_string(arena_bytes) + "), or 0 for no limit of its own");
+  if (index_pages != 0 && (index_pages < 1024 || index_pages > (1ULL << 31)))
+    return wrong("index_pages", std::to_string(index_pages), "must be 1,024 to 2,147,483,648, or 0 to choose by arena_bytes");
+  if (policy != "lru") return wrong("policy", "'" + policy + "'", "must be 'lru'");
+  const std::array<Span, 3> spans{{
+      {"grant_base", grant_base, std::chrono::milliseconds{1}, "must be 1 ms to 1 h"},
+      {"verify_window", verify_window, std::chrono::milliseconds{1}, "must be 1 ms to 1 h"},
+      {"lease_time", lease_time, std::chrono::milliseconds{10}, "must be 10 ms to 1 h"},
+  }};
+  for (const Span& span : spans) {
+    if (span.value < span.least || span.value > std::chrono::hours{1})
+      return wrong(span.name, std::to_string(span.value.count()) + " ms", span.allowed);
+  }
+  return {};
+}
+
+}  // namespace kvonce

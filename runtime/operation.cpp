@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/operation_impl.hpp"
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace kvonce {
+
+namespace {
+
+using TimePoint = Operation::Impl::TimePoint;
+
+void pause_cpu() noexcept {
+#if defined(__x86_64__)
+  _mm_pause();
+#else
+  std::this_thread::yield();
+#endif
+}
+
+// About what it costs to be put to sleep and woken: a result that is nearly there is had for less.
+constexpr std::chrono::microseconds kSpin{30};
+
+// Threads that spin at this moment. More than every second core would keep away those that they wait for.
+std::atomic<int> g_spinning{0};
+const int g_spinning_max = static_cast<int>(std::max(1U, std::thread::hardware_concurrency() / 2));
+
+TimePoint after(std::chrono::nanoseconds time) noexcept {
+  const auto now = std::chrono::steady_clock::now();
+  if (time <= std::chrono::nanoseconds::zero()) return now;
+  // No wait is longer than the longest deadline; what is longer would overflow the clock.
+  return now + std::min<std::chrono::nanoseconds>(time, std::chrono::hours(24));
+}
+
+}  // namespace
+
+void Operation::Impl::finish() noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    done_.store(true, std::memory_order_release);
+  }
+  if (sleepers_.load(std::memory_order_acquire) != 0) changed_.notify_all();
+  // Taken out: a callback may hold what holds this operation.
+  const Completion told = std::exchange(completion, {});
+  progress = nullptr;
+  if (told.queue) told.queue->impl().push({kind, id, told.user_data});
+  if (told.callback) {
+    try {
+      told.callback();
+    } catch (...) {
+      // Foreign code; its exception has nowhere to go, and the result is delivered.
+    }
+  }
+}
+
+void Operation::Impl::advance_layers(std::uint32_t layers) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    if (layers <= layers_done_.load(std::memory_order_relaxed)) return;
+    layers_done_.store(layers, std::memory_order_release);
+  }
+  if (sleepers_.load(std::memory_order_acquire) != 0) changed_.notify_all();
+  if (progress) {
+    try {
+      progress(layers);
+    } catch (...) {
+      // As in finish().
+    }
+  }
+}
+
+bool Operation::Impl::end_overdue() noexcept {
+  if (kind == OperationKind::put || kind == OperationKind::load) return false;
+  if (std::chrono::steady_clock::now() < deadline || !claim()) return false;
+  error = {Reason::deadline, "no answer within the call's time"};
+  lookup.error = error;
+  finish();
+  return true;
+}
+
+template <class Ready>
+bool Operation::Impl::wait_for_ready(TimePoint until, const Ready& ready) {
+  if (ready()) return true;
+  const bool lends_rows = kind == OperationKind::put || kind == OperationKind::load;
+  if (g_spinning.fetch_add(1, std::memory_order_relaxed) < g_spinning_max) {
+    const auto spin_end = std::min(until, std::chrono::steady_clock::now() + kSpin);
+    do {
+      for (int i = 0; i < 16; ++i) {
+        if (ready()) break;
+        pause_cpu();
+      }
+    } while (!ready() && std::chrono::steady_clock::now() < spin_end);
+  }
+  g_spinning.fetch_sub(1, std::memory_order_relaxed);
+  if (ready()) return true;
+  const auto sleep_until = lends_rows ? until : std::min(until, deadline);
+  {
+    std::unique_lock lock(mutex_);
+    sleepers_.fetch_add(1, std::memory_order_acq_rel);
+    changed_.wait_until(lock, sleep_until, ready);
+    sleepers_.fetch_sub(1, std::memory_order_relaxed);
+  }
+  if (ready()) return true;
+  if (!lends_rows && end_overdue()) return true;
+  // Somebody else has claimed it and is about to finish.
+  if (!lends_rows && claimed()) {
+    std::unique_lock lock(mutex_);
+    sleepers_.fetch_add(1, std::memory_order_acq_rel);
+    changed_.wait_until(lock, until, ready);
+    sleepers_.fetch_sub(1, std::memory_order_relaxed);
+  }
+  return ready();
+}
+
+bool Operation::Impl::wait_until(TimePoint until) {
+  return wait_for_ready(until, [this] { return done(); });
+}
+
+bool Operation::Impl::wait_layers_until(std::uint32_t layers, TimePoint until) {
+  return wait_for_ready(until, [this, layers] { return layers_done() >= layers || done(); });
+}
+
+Operation::Operation(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Operation::~Operation() = default;
+OperationKind Operation::kind() const noexcept { return impl_->kind; }
+std::uint64_t Operation::id() const noexcept { return impl_->id; }
+bool Operation::done() const noexcept { return impl_->done(); }
+bool Operation::wait_for(std::chrono::nanoseconds time) const { return impl_->wait_until(after(time)); }
+void Operation::wait() const {
+  while (!impl_->wait_until(after(std::chrono::hours(1)))) {
+  }
+}
+
+std::span<const PutItemResult> PutOperation::results() const noexcept {
+  return done() ? std::span<const PutItemResult>(impl().puts) : std::span<const PutItemResult>();
+}
+std::uint64_t PutOperation::succeeded() const noexcept { return done() ? impl().count : 0; }
+void PutOperation::cancel() {
+  if (!done() && impl().canceler) impl().canceler();
+}
+
+std::span<const Reason> LoadOperation::results() const noexcept {
+  return done() ? std::span<const Reason>(impl().loads) : std::span<const Reason>();
+}
+std::uint64_t LoadOperation::loaded() const noexcept { return done() ? impl().count : 0; }
+std::uint32_t LoadOperation::layers_done() const noexcept { return impl().layers_done(); }
+bool LoadOperation::wait_layers(std::uint32_t layers, std::chrono::nanoseconds time) const {
+  return impl().wait_layers_until(layers, after(time));
+}
+void LoadOperation::cancel() {
+  if (!done() && impl().canceler) impl().canceler();
+}
+
+const LookupResult& LookupOperation::result() const noexcept {
+  static const LookupResult kNotYet;
+  return done() ? impl().lookup : kNotYet;
+}
+
+const Error& AdminOperation::error() const noexcept {
+  static const Error kNone;
+  return done() ? impl().error : kNone;
+}
+std::uint64_t AdminOperation::count() const noexcept { return done() ? impl().count : 0; }
+
+}  // namespace kvonce
