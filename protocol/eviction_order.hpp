@@ -28,6 +28,7 @@ class EvictionOrder {
 
   /// Opens a new group and returns its stamp; stamps only grow and start at 1.
   std::uint64_t begin_touch();
+  std::uint64_t newest_stamp() const noexcept { return last_stamp_; }
   /// Moves the node into the newest group; what was no candidate stays none. A node's first touch makes it known.
   void touch_page(RecordId);
   void touch_checkpoint(RecordId);

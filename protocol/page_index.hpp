@@ -163,6 +163,8 @@ class PageIndex {
       if (in_use(record)) f(record);
   }
   bool in_use(RecordId record) const noexcept;
+  /// Ids below this have been used at some time: for walks in steps.
+  RecordId record_limit() const noexcept { return record_high_water_; }
 
  private:
   class Change;  // the time in which a record's sequence is odd

@@ -40,6 +40,7 @@ struct StoreConfig {
   std::uint32_t partitions = 1;
   Incarnation incarnation = 0;
   Epoch first_epoch = 1;                        // above every epoch of earlier lives
+  std::uint64_t lease_seed[2] = {1, 2};         // random: lease ids are made from it
   // Region of the arena that is this partition's: [index][slots].
   std::byte* arena = nullptr;                   // base of the whole arena
   std::uint64_t index_offset = 0;               // of this partition's index region

@@ -232,7 +232,8 @@ struct PartLookupAnswer {
 struct PartNarrow {
   LeaseId lease;
   std::uint32_t stop = 0;
-  std::uint32_t touch_stop = 0;  // != 0: the answer ends here: touch the chain below it and the checkpoint of it
+  std::uint32_t touch_pages = 0; // != 0: the lookup's answer is fixed now: touch pages below this, and the checkpoint of `stop`
+  std::uint32_t trailing_pages = 1;  // most pages that a trailing pool of the group needs before a stop
   std::vector<std::uint32_t> stops;
 };
 

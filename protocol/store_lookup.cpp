@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Which prefix lengths are restorable. The home partition (that of the first page) collects what each partition has,
+// pinned, and fixes one answer; with one partition all of it happens in one call.
+#include <algorithm>
+#include <bit>
+
+#include "protocol/shard_key_core.hpp"
+#include "protocol/store_impl.hpp"
+
+namespace kvonce::protocol {
+
+namespace {
+constexpr std::size_t kPrefetchAhead = 8;
+}
+
+void StoreCore::Impl::lookup(std::uint64_t asker, const LookupAsk& ask, Time now, StoreActions& out) {
+  LookupAnswer quick;
+  quick.token = ask.token;
+  const GroupInfo* group = catalog.find_group(ask.group);
+  if (group == nullptr || ask.pages.empty()) {
+    quick.error = group == nullptr ? Reason::bad_argument : Reason::none;
+    out.lookups.push_back({asker, quick});
+    return;
+  }
+  for (const GroupPool& pool : group->pools) {
+    const PoolInfo* info = catalog.find_pool(group->ns, pool.pool);
+    if (info == nullptr || !info->demoted) continue;
+    quick.redirect = true;
+    quick.missing_pool = pool.pool;
+    out.lookups.push_back({asker, quick});
+    return;
+  }
+  const RequestKey key{ask.engine, ask.request, ask.digest};
+  if (ask.has_request && !ask.probe) {
+    if (answer_kept(asker, ask, key, now, out)) return;
+    for (auto& [id, pending] : pending_lookups)
+      if (pending.ask.has_request && RequestKey{pending.ask.engine, pending.ask.request, pending.ask.digest} == key) {
+        pending.askers.push_back({asker, ask.token});
+        return;
+      }
+  }
+  ++stats.lookups;
+  stats.lookup_pages_asked += ask.pages.size();
+  const std::uint64_t id = ++last_lookup;
+  PendingLookup& pending = pending_lookups[id];
+  pending.ask = ask;
+  pending.askers.push_back({asker, ask.token});
+  pending.lease = ask.probe ? LeaseId{} : new_lease_id();
+  pending.deadline = now + std::max<Duration>(ask.time_left, kMillisecond);
+  pending.pages.resize(ask.pages.size());
+  for (std::uint32_t i = 0; i < pending.pages.size(); ++i) pending.pages[i].position = i;
+
+  PartLookupAsk mine;
+  mine.token = id;
+  mine.home = config.partition;
+  mine.engine = ask.engine;
+  mine.group = ask.group;
+  mine.lease = pending.lease;
+  std::vector<PartLookupAsk> others;
+  if (config.partitions > 1) {
+    const Placement placement = Placement::local(config.partitions);
+    others.assign(config.partitions, mine);
+    for (std::uint32_t i = 0; i < ask.pages.size(); ++i) {
+      PartLookupAsk& part = others[placement.owner(group->ns, ask.pages[i])];
+      part.positions.push_back(i);
+      part.pages.push_back(ask.pages[i]);
+    }
+    mine = std::move(others[config.partition]);
+  } else {
+    mine.pages = ask.pages;
+    mine.positions.resize(ask.pages.size());
+    for (std::uint32_t i = 0; i < ask.pages.size(); ++i) mine.positions[i] = i;
+  }
+  for (std::uint32_t p = 0; p < others.size(); ++p) {
+    if (p == config.partition || others[p].pages.empty()) continue;
+    pending.partitions.push_back(p);
+    ++pending.missing_parts;
+    out.part_asks.push_back({p, std::move(others[p])});
+  }
+  PartLookupAnswer found;
+  part_lookup(mine, found);
+  for (const PartPage& page : found.pages) pending.pages[page.position] = page;
+  if (pending.missing_parts == 0) fix_answer(id, now, out);
+}
+
+bool StoreCore::Impl::answer_kept(std::uint64_t asker, const LookupAsk& ask, const RequestKey& key, Time now, StoreActions& out) {
+  const auto found = kept.find(key);
+  if (found == kept.end()) return false;
+  if (found->second.expires <= now) {
+    kept.erase(found);
+    return false;
+  }
+  ++stats.lookups_repeated;
+  LookupAnswer answer = found->second.answer;
+  answer.token = ask.token;
+  answer.repeated = true;
+  if (answer.lease) answer.lease_left = found->second.expires - now;
+  out.lookups.push_back({asker, std::move(answer)});
+  return true;
+}
+
+PartPage StoreCore::Impl::look_at(NamespaceId ns, const GroupInfo& group, std::uint32_t position, const PageHash& page,
+                                  RecordId* record) const {
+  PartPage view;
+  view.position = position;
+  *record = index.find(ns, page);
+  if (*record == kNone) {
+    view.reason = ghost.contains(mix_page(ns, page)) ? Reason::evicted : Reason::absent;
+    return view;
+  }
+  view.full_pools = index.full_pools(*record);
+  const std::uint64_t missing = group.every_page & ~view.full_pools;
+  if (missing == 0) return view;
+  // Which shard of the first missing pool, and whether it is on its way.
+  view.missing_pool = static_cast<PoolId>(std::countr_zero(missing));
+  const PoolInfo* info = catalog.find_pool(ns, view.missing_pool);
+  bool any = false;
+  bool writing = false;
+  std::vector<bool> there(info->shards.count());
+  for (MemberId m = index.first_member(*record); m != kNone; m = index.next_member(m)) {
+    const auto member = index.member(m);
+    if (member.state == MemberState::claimed) writing |= (group.every_page >> member.pool & 1U) != 0;
+    if (member.state != MemberState::published) continue;
+    any = true;
+    if (member.pool == view.missing_pool && member.shard < there.size()) there[member.shard] = true;
+  }
+  while (view.missing_shard + 1 < there.size() && there[view.missing_shard]) ++view.missing_shard;
+  if (writing)
+    view.reason = Reason::in_flight;
+  else if (any)
+    view.reason = Reason::group_incomplete;
+  else
+    view.reason = ghost.contains(mix_page(ns, page)) ? Reason::evicted : Reason::absent;
+  return view;
+}
+
+/// Reports this partition's pages up to the first that cannot be part of the prefix, and pins them.
+void StoreCore::Impl::part_lookup(const PartLookupAsk& ask, PartLookupAnswer& answer) {
+  answer.token = ask.token;
+  answer.partition = config.partition;
+  const GroupInfo* group = catalog.find_group(ask.group);
+  if (group == nullptr) return;
+  const std::size_t count = std::min(ask.pages.size(), ask.positions.size());
+  answer.pages.reserve(count);
+  PartLease* lease = nullptr;
+  if (ask.lease) {
+    lease = &part_leases[ask.lease];
+    lease->pages.reserve(count);
+  }
+  for (std::size_t i = 0; i < count && i < kPrefetchAhead; ++i) index.prefetch(group->ns, ask.pages[i]);
+  for (std::size_t i = 0; i < count; ++i) {
+    if (i + kPrefetchAhead < count) index.prefetch(group->ns, ask.pages[i + kPrefetchAhead]);
+    if (i + kPrefetchAhead / 2 < count) index.prefetch_record(group->ns, ask.pages[i + kPrefetchAhead / 2]);
+    RecordId record = kNone;
+    PartPage view = look_at(group->ns, *group, ask.positions[i], ask.pages[i], &record);
+    const bool checkpoint = (view.full_pools & group->trailing) != 0;
+    if (view.reason == Reason::none && lease != nullptr) {
+      const bool pinned = config.faults.evict_leased || (pin(record, false) && (!checkpoint || pin(record, true)));
+      if (!pinned) view.reason = Reason::busy;
+      const bool pins = pinned && !config.faults.evict_leased;
+      lease->pages.push_back({ask.positions[i], record, pins, pins && checkpoint});
+    }
+    answer.pages.push_back(view);
+    if (view.reason != Reason::none) break;
+  }
+}
+
+void StoreCore::Impl::find_stops(const GroupInfo& group, const std::vector<PartPage>& pages, LookupAnswer& answer) const {
+  std::uint32_t resident = 0;
+  while (resident < pages.size() && pages[resident].reason == Reason::none &&
+         (pages[resident].full_pools & group.every_page) == group.every_page)
+    ++resident;
+  answer.resident_pages = resident;
+  if (group.trailing == 0) {
+    answer.every_stop = true;
+    answer.restorable_pages = resident;
+  } else {
+    std::vector<std::pair<PoolId, std::uint32_t>> pools;  // (pool, pages it must have before a stop)
+    for (std::uint64_t left = group.trailing; left != 0; left &= left - 1) {
+      const auto pool = static_cast<PoolId>(std::countr_zero(left));
+      pools.push_back({pool, catalog.find_pool(group.ns, pool)->policy.trailing_pages});
+    }
+    std::vector<std::uint32_t> run(pools.size(), 0);
+    for (std::uint32_t i = 0; i < resident; ++i) {
+      bool legal = true;
+      for (std::size_t p = 0; p < pools.size(); ++p) {
+        run[p] = (pages[i].full_pools >> pools[p].first & 1U) != 0 ? run[p] + 1 : 0;
+        legal &= run[p] >= std::min(pools[p].second, i + 1);
+      }
+      if (legal) answer.stops.push_back(i + 1);
+    }
+    answer.restorable_pages = answer.stops.empty() ? 0 : answer.stops.back();
+  }
+  if (answer.restorable_pages < pages.size()) {
+    answer.first_missing = answer.restorable_pages;
+    const PartPage& missing = pages[resident < pages.size() ? resident : answer.restorable_pages];
+    if (resident > answer.restorable_pages || missing.reason == Reason::none) {
+      // The pages go on, but no checkpoint lies behind the last stop.
+      answer.reason = Reason::group_incomplete;
+      answer.missing_pool = static_cast<PoolId>(std::countr_zero(group.trailing));
+    } else {
+      answer.first_missing = resident;
+      answer.reason = missing.reason;
+      answer.missing_pool = missing.missing_pool;
+      answer.missing_shard = missing.missing_shard;
+      if (missing.reason == Reason::busy) answer.retry_after_ms = kRetryMs;
+    }
+  }
+}
+
+std::uint64_t StoreCore::Impl::nominal_bytes(const GroupInfo& group, bool checkpoint) const {
+  std::uint64_t bytes = 0;
+  for (const GroupPool& member : group.pools) {
+    const PoolInfo* pool = catalog.find_pool(group.ns, member.pool);
+    if (pool->policy.is_trailing() == checkpoint) bytes += pool->object_bytes * pool->shards.count();
+  }
+  return bytes;
+}
+
+/// Shortens the answer to what the engine may still lease. A shortage says busy, never "not found".
+void StoreCore::Impl::limit_by_budget(const GroupInfo& group, EngineId engine, LookupAnswer& answer) const {
+  const std::uint64_t budget = config.capacity_bytes != 0 ? config.capacity_bytes : config.slots_bytes;
+  const std::uint64_t most = config.leased_bytes_per_engine != 0 ? config.leased_bytes_per_engine : budget / 2;
+  const auto known = engines.find(engine);
+  const std::uint64_t used = known == engines.end() ? 0 : known->second.leased_bytes;
+  const std::uint64_t left = used >= most ? 0 : most - used;
+  const std::uint64_t page = nominal_bytes(group, false);
+  const std::uint64_t checkpoint = nominal_bytes(group, true);
+  const bool too_many = known != engines.end() && known->second.leases >= config.max_leases_per_engine;
+  const auto cost = [&](std::uint32_t stop, std::size_t stops) {
+    return stop * page + std::min<std::size_t>(stops, config.leased_stops) * checkpoint;
+  };
+  const std::uint32_t before = answer.restorable_pages;
+  if (answer.every_stop) {
+    if (too_many) answer.restorable_pages = 0;
+    if (page != 0) answer.restorable_pages = static_cast<std::uint32_t>(std::min<std::uint64_t>(answer.restorable_pages, left / page));
+  } else {
+    while (!answer.stops.empty() && (too_many || cost(answer.stops.back(), answer.stops.size()) > left)) answer.stops.pop_back();
+    answer.restorable_pages = answer.stops.empty() ? 0 : answer.stops.back();
+  }
+  if (answer.restorable_pages == before) return;
+  answer.first_missing = answer.restorable_pages;
+  answer.reason = config.faults.answer_busy_as_absent ? Reason::absent : Reason::busy;
+  answer.retry_after_ms = kRetryMs;
+}
+
+void StoreCore::Impl::fix_answer(std::uint64_t id, Time now, StoreActions& out) {
+  PendingLookup pending = std::move(pending_lookups.find(id)->second);
+  pending_lookups.erase(id);
+  const GroupInfo& group = *catalog.find_group(pending.ask.group);
+  LookupAnswer answer;
+  find_stops(group, pending.pages, answer);
+  if (!pending.ask.probe) limit_by_budget(group, pending.ask.engine, answer);
+  for (std::uint64_t left = group.optional_pools; left != 0; left &= left - 1) {
+    const auto pool = static_cast<PoolId>(std::countr_zero(left));
+    const HitPolicy policy = catalog.find_pool(group.ns, pool)->policy;
+    const std::uint32_t first =
+        policy.is_trailing() ? answer.restorable_pages - std::min<std::uint32_t>(answer.restorable_pages, policy.trailing_pages) : 0;
+    for (std::uint32_t i = first; i < answer.restorable_pages; ++i)
+      if ((pending.pages[i].full_pools >> pool & 1U) == 0) {
+        answer.optional_missing |= std::uint64_t{1} << pool;
+        break;
+      }
+  }
+  stats.lookup_pages_hit += answer.restorable_pages;
+  if (answer.reason != Reason::none) ++stats.misses[static_cast<std::size_t>(answer.reason)];
+  const std::size_t covered = std::min<std::size_t>(answer.stops.size(), config.leased_stops);
+  answer.leased_stops.assign(answer.stops.end() - static_cast<std::ptrdiff_t>(covered), answer.stops.end());
+
+  const RequestKey key{pending.ask.engine, pending.ask.request, pending.ask.digest};
+  Time keep_until = now + config.empty_answer_time;
+  if (pending.lease) {
+    Lease lease;
+    lease.engine = pending.ask.engine;
+    lease.group = pending.ask.group;
+    lease.stop = answer.restorable_pages;
+    lease.stops = answer.leased_stops;
+    lease.partitions = pending.partitions;
+    const Duration wanted = pending.ask.lease_time != 0 ? pending.ask.lease_time : config.lease_time;
+    lease.expires = now + std::min(wanted, config.lease_time_max);
+    // Parts pinned all that they have: they keep what the answer names, and touch it.
+    narrow_everywhere(pending.lease, lease, answer.restorable_pages, answer.resident_pages, out);
+    if (answer.restorable_pages > 0) {
+      answer.lease = pending.lease;
+      answer.lease_left = lease.expires - now;
+      lease.bytes = answer.restorable_pages * nominal_bytes(group, false) + covered * nominal_bytes(group, true);
+      Engine& engine = engines[lease.engine];
+      engine.leased_bytes += lease.bytes;
+      ++engine.leases;
+      keep_until = lease.expires;
+      lease.has_request = pending.ask.has_request;
+      lease.request = key;
+      lease_ends.emplace(lease.expires, pending.lease);
+      leases.emplace(pending.lease, std::move(lease));
+    }
+    if (pending.ask.has_request) {
+      kept[key] = KeptAnswer{answer, keep_until, answer.lease};
+      kept_ends.emplace(keep_until, key);
+    }
+  }
+  for (const auto& [asker, token] : pending.askers) {
+    answer.token = token;
+    out.lookups.push_back({asker, answer});
+  }
+}
+
+}  // namespace kvonce::protocol
