@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+// Loads: slot -> row, layer group after layer group.
+#include <algorithm>
+
+#include "protocol/pool_core_impl.hpp"
+
+namespace kvonce::protocol {
+
+void PoolCore::Impl::load(LoadOrder&& order, Time now, PoolActions& out) {
+  if (loads.contains(order.id) || unbegun.contains(order.id)) return;  // ids are never reused: the same order again
+  Reason all = Reason::none;
+  if (closed) {
+    all = Reason::closed;
+  } else if (lost) {
+    all = Reason::store_lost;
+  } else if (order.layer_begin >= order.layer_end) {
+    all = Reason::bad_argument;
+  } else if (order.deadline <= now && !config.faults.forget_deadline) {
+    all = Reason::deadline;
+  }
+  Load fresh;
+  fresh.reasons.assign(order.items.size(), Reason::none);
+  for (std::size_t i = 0; i < order.items.size(); ++i) {
+    const LoadOrderItem& item = order.items[i];
+    Reason& reason = fresh.reasons[i];
+    if (all != Reason::none) {
+      reason = all;
+    } else if (item.pool >= pools.size() || pools[item.pool].object_bytes == 0) {
+      reason = Reason::unknown_pool;
+    } else if (pools[item.pool].closing) {
+      reason = Reason::closed;
+    } else if (item.row >= pools[item.pool].rows) {
+      reason = Reason::row_out_of_range;
+    } else {
+      fresh.lent.push_back(static_cast<std::uint32_t>(i));
+      ++pools[item.pool].lent;
+    }
+  }
+  if (fresh.lent.empty()) {
+    out.loads_done.push_back({order.id, std::move(fresh.reasons)});
+    return;
+  }
+  const Duration left = order.deadline == kNever ? kNever : order.deadline > now ? order.deadline - now : 0;
+  out.load_begins.push_back({order.id, config.sender, config.engine, order.lease, left});
+  if (order.deadline != kNever && !config.faults.forget_deadline) deadlines.emplace(order.deadline, true, order.id);
+  fresh.order = std::move(order);
+  const std::uint64_t id = fresh.order.id;
+  loads.emplace(id, std::move(fresh));
+}
+
+void PoolCore::Impl::on_load_begun(const LoadBegun& begun, Time now, PoolActions& out) {
+  const auto over = unbegun.find(begun.load);
+  if (over != unbegun.end()) {
+    if (begun.reason == Reason::none) out.load_ends.push_back({begun.load, config.sender, over->second});
+    unbegun.erase(over);
+    return;
+  }
+  const auto at = loads.find(begun.load);
+  if (at == loads.end() || at->second.operation != 0) return;
+  Load& load = at->second;
+  if (begun.reason != Reason::none) {
+    finish_unbegun(load, begun.reason, false, out);
+    return;
+  }
+  if (load.order.deadline <= now && !config.faults.forget_deadline) {
+    out.load_ends.push_back({begun.load, config.sender, load.order.lease});
+    finish_unbegun(load, Reason::deadline, false, out);
+    return;
+  }
+  start_copy(load, out);
+}
+
+void PoolCore::Impl::start_copy(Load& load, PoolActions& out) {
+  const LoadOrder& order = load.order;
+  deadlines.erase({order.deadline, true, order.id});  // the copy has the same deadline and ends by itself
+
+  std::vector<CopyOrder::Item> located;
+  std::vector<std::uint32_t> item_of;
+  std::uint32_t layers = 0;
+  for (const std::uint32_t i : load.lent) {
+    const LoadOrderItem& item = order.items[i];
+    CopyOrder::Item copy;
+    copy.pool = item.pool;
+    copy.row = item.row;
+    copy.location.slot.count = 0;
+    PoolKeying keying;
+    const ReadStatus status = locator.locate(item.pool, item.page, &copy.partition, &keying, &copy.location);
+    if (status != ReadStatus::found) {
+      load.reasons[i] = status == ReadStatus::absent ? Reason::absent : Reason::busy;
+      continue;
+    }
+    copy.ns = keying.ns;
+    copy.store_pool = keying.pool;
+    copy.generation = keying.generation;
+    located.push_back(copy);
+    item_of.push_back(i);
+    layers = std::max(layers, pools[item.pool].layers);
+  }
+
+  CopyOrder copies;
+  copies.kind = CopyOrder::Kind::from_slot;
+  copies.owner = order.id;
+  copies.deadline = order.deadline;
+  Operation operation;
+  operation.kind = copies.kind;
+  operation.owner = order.id;
+  operation.lease = order.lease;
+  const std::uint32_t end = std::min(order.layer_end, layers);
+  for (std::uint32_t begin = order.layer_begin; begin < end;) {
+    const std::uint32_t step = order.layers_per_group == 0 ? end - begin : std::min(order.layers_per_group, end - begin);
+    for (std::size_t i = 0; i < located.size(); ++i) {
+      if (pools[located[i].pool].layers <= begin) continue;  // it has fewer layers than others, and all of them by now
+      copies.items.push_back(located[i]);
+      copies.items.back().layer_begin = begin;
+      copies.items.back().layer_end = begin + step;
+      operation.parts.push_back({item_of[i], 0, 0});
+    }
+    begin += step;
+    operation.groups.push_back({static_cast<std::uint32_t>(operation.parts.size()), begin});
+  }
+  if (copies.items.empty()) {
+    out.load_ends.push_back({order.id, config.sender, order.lease});
+    finish_load(load, out);
+    return;
+  }
+  copies.operation = load.operation = next_operation++;
+  operations.emplace(copies.operation, std::move(operation));
+  out.copies.push_back(std::move(copies));
+}
+
+void PoolCore::Impl::copy_progress(std::uint64_t id, std::uint32_t items_done, const std::vector<CopyOutcome>& outcomes,
+                         PoolActions& out) {
+  const auto at = operations.find(id);
+  if (at == operations.end() || at->second.kind != CopyOrder::Kind::from_slot) return;
+  Operation& operation = at->second;
+  if (!loads.contains(operation.owner)) return;
+  const std::size_t finished = std::min<std::size_t>(items_done, outcomes.size());
+  const std::size_t told_before = operation.groups_told;
+  while (operation.groups_told < operation.groups.size()) {
+    const std::size_t first = operation.groups_told == 0 ? 0 : operation.groups[operation.groups_told - 1].parts_end;
+    const std::size_t last = operation.groups[operation.groups_told].parts_end;
+    if (last > finished) break;
+    // One item that did not come over ends progress for good: the engine would start on layers that are not there.
+    const auto begin = outcomes.begin();
+    if (!std::all_of(begin + static_cast<std::ptrdiff_t>(first), begin + static_cast<std::ptrdiff_t>(last),
+                     [this](CopyOutcome outcome) { return loaded(outcome); }))
+      break;
+    ++operation.groups_told;
+  }
+  if (operation.groups_told != told_before)
+    out.load_progress.push_back({operation.owner, operation.groups[operation.groups_told - 1].layers_done});
+}
+
+void PoolCore::Impl::load_copied(const Operation& operation, const std::vector<CopyOutcome>& outcomes, PoolActions& out) {
+  out.load_ends.push_back({operation.owner, config.sender, operation.lease});
+  const auto at = loads.find(operation.owner);
+  if (at == loads.end()) return;
+  Load& load = at->second;
+  for (std::size_t i = 0; i < operation.parts.size(); ++i) {
+    const CopyOutcome outcome = i < outcomes.size() ? outcomes[i] : CopyOutcome::failed;
+    Reason& reason = load.reasons[operation.parts[i].item];
+    if (reason != Reason::none || loaded(outcome)) continue;  // the first group that failed names the reason
+    switch (outcome) {
+      case CopyOutcome::mismatch:
+        reason = Reason::checksum_mismatch;
+        break;
+      case CopyOutcome::expired:
+        reason = Reason::deadline;
+        break;
+      case CopyOutcome::canceled:
+        reason = load.end == Reason::none ? Reason::canceled : load.end;
+        break;
+      default:
+        reason = Reason::copy_failed;
+    }
+  }
+  finish_load(load, out);
+}
+
+void PoolCore::Impl::end_load(Load& load, Reason reason, bool at_once, PoolActions& out) {
+  if (load.operation == 0) {
+    finish_unbegun(load, reason, true, out);
+    return;
+  }
+  Operation& operation = operations.at(load.operation);
+  if (!operation.canceled) {
+    operation.canceled = true;
+    load.end = reason;
+    out.cancel_copies.push_back(load.operation);
+  }
+  if (!at_once) return;
+  for (const std::uint32_t i : load.lent)
+    if (load.reasons[i] == Reason::none) load.reasons[i] = reason;
+  finish_load(load, out);
+}
+
+void PoolCore::Impl::finish_unbegun(Load& load, Reason reason, bool remember, PoolActions& out) {
+  for (const std::uint32_t i : load.lent) load.reasons[i] = reason;
+  if (remember) unbegun.emplace(load.order.id, load.order.lease);
+  finish_load(load, out);
+}
+
+void PoolCore::Impl::finish_load(Load& load, PoolActions& out) {
+  deadlines.erase({load.order.deadline, true, load.order.id});
+  out.loads_done.push_back({load.order.id, std::move(load.reasons)});
+  for (const std::uint32_t i : load.lent) give_back(load.order.items[i].pool, out);
+  loads.erase(load.order.id);
+}
+
+}  // namespace kvonce::protocol
