@@ -154,6 +154,43 @@ TEST_CASE("readers beside a writer see every record in one piece") {
   }
 }
 
+TEST_CASE("nothing of a change is seen before all of it") {
+  // The last of many shards comes and goes. Counting the shards takes long, between publishing the member and marking the
+  // pool full: a reader that sees an unmoved, even sequence around both looks must never see the one without the other.
+  constexpr std::uint32_t kMany = 1000;
+  Fixture f({1, kMany, 0});
+  f.index.set_pool(0, 0, kMany, HitPolicy::every_page(), 0);
+  const PageHash page = page_of(1);
+  const RecordId record = f.index.insert(0, page, kNone, 0);
+  const auto publish = [&](std::uint32_t shard) {
+    f.index.publish(record, f.index.add_claimed(record, 0, shard, 0), 1, slot_from(shard, 1), AckLevel::memory);
+  };
+  for (std::uint32_t shard = 0; shard < kMany; ++shard) publish(shard);
+
+  std::atomic<bool> done{false};
+  std::uint64_t wrong = 0, looks = 0;
+  std::thread looking([&] {
+    const IndexReader reader = f.index.reader();
+    const layout::Hot& hot = f.hot(record);
+    while (!done.load(std::memory_order_acquire) || looks == 0) {
+      const std::uint32_t seq = layout::peek(hot.seq);
+      if (seq % 2 != 0) continue;
+      const bool there = reader.locate(0, page, 0, kMany - 1, nullptr) == ReadStatus::found;
+      PageView view;
+      if (!there || reader.page(0, page, &view) != ReadStatus::found || layout::peek(hot.seq) != seq) continue;
+      ++looks;
+      wrong += view.full_pools != 1;
+    }
+  });
+  for (int round = 0; round < 20'000; ++round) {
+    f.index.drop_member(record, f.index.find_member(record, 0, kMany - 1));
+    publish(kMany - 1);
+  }
+  done.store(true, std::memory_order_release);
+  looking.join();
+  CHECK(wrong == 0);
+}
+
 TEST_CASE("a region that is no index, or another one than its header says, is not valid") {
   const IndexLimits limits{64, 256, 64};
   Fixture f(limits);
