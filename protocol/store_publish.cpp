@@ -64,13 +64,10 @@ void StoreCore::Impl::grant_done(const GrantResult& result, std::span<const std:
     publish(result.claim, grant, sums, now, out);
     return;
   }
-  if (result.outcome == GrantOutcome::abandoned) {
-    ++stats.abandoned;
-  } else {
-    ++stats.copy_failures;
-    for (Waiter& waiter : claim->waiters)
-      if (waiter.sender == grant.sender && waiter.batch == grant.batch && waiter.item == grant.item) waiter.cannot_copy = true;
-  }
+  ++(result.outcome == GrantOutcome::abandoned ? stats.abandoned : stats.copy_failures);
+  // Whoever gave up does not get the item again; it may still hear that another's bytes were stored.
+  for (Waiter& waiter : claim->waiters)
+    if (waiter.sender == grant.sender && waiter.batch == grant.batch && waiter.item == grant.item) waiter.cannot_copy = true;
   free_grant_slot(grant);
   settle(result.claim, now, out);
 }

@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store_fixture.hpp"
+
+using namespace kvonce;
+using namespace kvonce::protocol;
+using namespace kvonce::protocol::test;
+
+namespace {
+struct Hybrid : StoreFixture {
+  PoolId kv = 0, state = 0;
+  GroupId both = 0;
+  SenderId a = 0, b = 0;
+  void begin() {
+    start();
+    kv = pool("kv", 1, 4096, HitPolicy::every_page(), 2);
+    state = pool("state", 2, 8192, HitPolicy::trailing(1));
+    both = group("g", {{"kv", {1, 1, 1}, {2, 1, 1}, HitPolicy::every_page(), false},
+                       {"state", {2, 1, 1}, {2, 1, 1}, HitPolicy::trailing(1), false}});
+    a = rank(0, {{kv, 0}, {state, 0}});
+    b = rank(1, {{kv, 0}, {state, 1}});
+  }
+  void store_pages(std::uint64_t first, std::uint64_t count) {
+    put(batch(a, kv, 0, first, count));
+    land_all();
+  }
+  void checkpoint(std::uint64_t page) {
+    put(batch(a, state, 0, page, 1));
+    put(batch(b, state, 1, page, 1));
+    land_all();
+  }
+};
+}  // namespace
+
+TEST_CASE_FIXTURE(Hybrid, "a prefix is restorable at positions where every pool that it needs is there") {
+  begin();
+  store_pages(0, 100);
+  CHECK(lookup(both, 0, 120).restorable_pages == 0);
+  checkpoint(59);
+  checkpoint(9);
+  const LookupAnswer answer = lookup(both, 0, 120);
+  CHECK(answer.restorable_pages == 60);
+  CHECK(answer.resident_pages == 100);
+  CHECK(answer.stops == std::vector<std::uint32_t>{10, 60});
+  CHECK(answer.first_missing == 60);
+  CHECK(answer.reason == Reason::group_incomplete);
+  CHECK(answer.missing_pool == state);
+  CHECK(bool(answer.lease));
+}
+
+TEST_CASE_FIXTURE(Hybrid, "half a checkpoint is none") {
+  begin();
+  store_pages(0, 10);
+  put(batch(a, state, 0, 9, 1));
+  land_all();
+  CHECK(lookup(both, 0, 10).restorable_pages == 0);
+  put(batch(b, state, 1, 9, 1));
+  land_all();
+  CHECK(lookup(both, 0, 10).restorable_pages == 10);
+}
+
+TEST_CASE_FIXTURE(Hybrid, "in flight, evicted and absent are told apart") {
+  config.capacity_bytes = 20 * 4096;
+  begin();
+  CHECK(lookup(both, 0, 4).reason == Reason::absent);
+  put(batch(a, kv, 0, 0, 1));
+  CHECK(lookup(both, 0, 4).reason == Reason::in_flight);
+  land_all();
+  store_pages(1000, 20);
+  CHECK(lookup(both, 0, 4).reason == Reason::evicted);
+}
+
+TEST_CASE_FIXTURE(Hybrid, "all ranks get one answer for one request id, until its lease ends") {
+  begin();
+  store_pages(0, 10);
+  checkpoint(4);
+  const LookupAnswer first = lookup(both, 0, 10, "request 1");
+  checkpoint(9);
+  const LookupAnswer second = lookup(both, 0, 10, "request 1");
+  CHECK(second.repeated);
+  CHECK(second.restorable_pages == first.restorable_pages);
+  CHECK(second.lease == first.lease);
+  CHECK(lookup(both, 0, 10, "request 2").restorable_pages == 10);
+  CHECK(lookup(both, 0, 9, "request 1").restorable_pages == 5);  // other pages: another question
+  CHECK(store->release(LeaseCall{first.lease, 1, 0}, now, actions) == Reason::none);
+  CHECK(lookup(both, 0, 10, "request 1").restorable_pages == 10);
+  // An empty answer is kept too, for a second.
+  CHECK(lookup(both, 500, 3, "request 3").restorable_pages == 0);
+  store_pages(500, 3);
+  checkpoint(502);
+  CHECK(lookup(both, 500, 3, "request 3").restorable_pages == 0);
+  advance(2 * kSecond);
+  CHECK(lookup(both, 500, 3, "request 3").restorable_pages == 3);
+}
+
+TEST_CASE_FIXTURE(Hybrid, "what is leased is not evicted, and a put that cannot get space says so at once") {
+  config.capacity_bytes = 10 * 4096 + 16384;
+  config.leased_bytes_per_engine = 1 << 30;
+  begin();
+  store_pages(0, 10);
+  checkpoint(9);
+  const LookupAnswer answer = lookup(both, 0, 10);
+  REQUIRE(answer.restorable_pages == 10);
+  put(batch(b, kv, 0, 100, 1));
+  CHECK(count(b, Verdict::rejected, Reason::no_space) == 1);
+  CHECK(lookup(both, 0, 10, nullptr, 1, true).restorable_pages == 10);
+  CHECK(store->release(LeaseCall{answer.lease, 1, 0}, now, actions) == Reason::none);
+  CHECK(store->release(LeaseCall{answer.lease, 1, 0}, now, actions) == Reason::none);  // twice is no error
+  put(batch(b, kv, 0, 100, 1));
+  land_all();
+  CHECK(readable(kv, 0, 100));
+}
+
+TEST_CASE_FIXTURE(Hybrid, "pages leave from the end of their chain, and a checkpoint never outlives its page") {
+  config.capacity_bytes = 30 * 4096 + 2 * 8192;
+  begin();
+  store_pages(0, 30);
+  checkpoint(29);
+  for (std::uint64_t n = 0; n < 10; ++n) {
+    store_pages(1000 + 10 * n, 1);
+    std::uint64_t resident = 0;
+    while (resident < 30 && readable(kv, 0, resident)) ++resident;
+    for (std::uint64_t page = resident; page < 30; ++page) CHECK_FALSE(readable(kv, 0, page));
+    if (!readable(kv, 0, 29)) CHECK_FALSE(readable(state, 0, 29));
+  }
+  CHECK_FALSE(readable(kv, 0, 29));
+  CHECK(readable(kv, 0, 0));
+}
+
+TEST_CASE_FIXTURE(Hybrid, "a narrowed lease gives back what lies behind its stop") {
+  config.capacity_bytes = 20 * 4096 + 4 * 8192;
+  config.leased_bytes_per_engine = 1 << 30;
+  begin();
+  store_pages(0, 20);
+  checkpoint(9);
+  checkpoint(19);
+  const LookupAnswer answer = lookup(both, 0, 20);
+  CHECK(answer.leased_stops == std::vector<std::uint32_t>{10, 20});
+  CHECK(store->narrow(LeaseCall{answer.lease, 1, 10}, now, actions) == Reason::none);
+  collect();
+  store_pages(1000, 14);
+  CHECK(lookup(both, 0, 10, nullptr, 1, true).restorable_pages == 10);
+  CHECK_FALSE(readable(kv, 0, 19));
+  CHECK(store->narrow(LeaseCall{answer.lease, 2, 10}, now, actions) == Reason::lease_unknown);
+}
+
+TEST_CASE_FIXTURE(Hybrid, "expired, foreign and forged leases load nothing") {
+  begin();
+  store_pages(0, 10);
+  checkpoint(9);
+  const LookupAnswer answer = lookup(both, 0, 10);
+  CHECK(begin_load(a, 1, answer.lease) == Reason::none);
+  CHECK(begin_load(a, 2, answer.lease, 2) == Reason::lease_unknown);
+  LeaseId forged = answer.lease;
+  forged.high ^= 1;
+  CHECK(begin_load(a, 3, forged) == Reason::lease_unknown);
+  advance(config.lease_time + kSecond);
+  CHECK(begin_load(a, 4, answer.lease) == Reason::lease_expired);
+}
+
+TEST_CASE_FIXTURE(Hybrid, "a load that has started keeps its objects beyond the lease, until its end") {
+  config.capacity_bytes = 10 * 4096 + 16384;
+  config.leased_bytes_per_engine = 1 << 30;
+  begin();
+  store_pages(0, 5);
+  checkpoint(4);
+  const LookupAnswer answer = lookup(both, 0, 5);
+  REQUIRE(answer.restorable_pages == 5);
+  CHECK(begin_load(a, 1, answer.lease, 1, 60 * kSecond) == Reason::none);
+  advance(config.lease_time + kSecond);
+  store_pages(1000, 12);
+  CHECK(readable(kv, 0, 4));
+  store->load_end(LoadEnd{1, a, answer.lease}, now, actions);
+  collect();
+  CHECK(store->stats().leases_now == 0);
+  store_pages(2000, 10);
+  CHECK_FALSE(readable(kv, 0, 4));
+}
+
+TEST_CASE_FIXTURE(Hybrid, "a shortage of lease budget says busy, and shortens the answer") {
+  begin();
+  config.leased_bytes_per_engine = 0;
+  store_pages(0, 10);
+  checkpoint(4);
+  checkpoint(9);
+  std::vector<LookupAnswer> answers;
+  for (int i = 0; i < 80; ++i) answers.push_back(lookup(both, 0, 10));
+  const LookupAnswer& last = answers.back();
+  CHECK(last.reason == Reason::busy);
+  CHECK(last.retry_after_ms > 0);
+  CHECK(last.restorable_pages < 10);
+  CHECK(last.resident_pages == 10);
+}
+
+TEST_CASE_FIXTURE(Hybrid, "clear removes what was there, in steps; leased slots stay until release, but nobody sees them") {
+  config.clear_step = 3;
+  begin();
+  store_pages(0, 10);
+  checkpoint(9);
+  const LookupAnswer answer = lookup(both, 0, 10);
+  RemoveAsk ask;
+  ask.what = RemoveAsk::What::all;
+  store->remove(1, ask, now, actions);
+  store_pages(100, 2);  // put after the clear was asked
+  while (store->step(now, actions)) audit();
+  audit();
+  REQUIRE(actions.removes.size() == 1);
+  CHECK(actions.removes[0].second.removed_objects == 12);
+  CHECK_FALSE(readable(kv, 0, 0));
+  CHECK(readable(kv, 0, 100));
+  CHECK(lookup(both, 0, 10).restorable_pages == 0);
+  const std::uint64_t free_before = store->stats().free_bytes_now;
+  CHECK(store->release(LeaseCall{answer.lease, 1, 0}, now, actions) == Reason::none);
+  audit();
+  CHECK(store->stats().free_bytes_now > free_before);
+  CHECK(store->stats().records_now == 2);
+}
+
+TEST_CASE_FIXTURE(Hybrid, "an incomplete set goes first after its grace") {
+  config.capacity_bytes = 10 * 4096 + 16384;
+  begin();
+  put(batch(a, state, 0, 500, 1));  // half of a checkpoint whose page never comes
+  land_all();
+  store_pages(0, 10);
+  advance(config.incomplete_grace + kSecond);
+  REQUIRE(readable(state, 0, 500));
+  store_pages(100, 3);
+  CHECK_FALSE(readable(state, 0, 500));
+  CHECK(readable(kv, 0, 9));
+}
+
+TEST_CASE_FIXTURE(Hybrid, "leases end with the engine's last connection, after the grace") {
+  begin();
+  store_pages(0, 10);
+  checkpoint(9);
+  const LookupAnswer answer = lookup(both, 0, 10);
+  store->client_left(100, true, now, actions);
+  advance(config.engine_grace * 2);
+  CHECK(store->stats().leases_now == 1);
+  store->client_left(101, true, now, actions);
+  advance(config.engine_grace / 2);
+  CHECK(store->stats().leases_now == 1);
+  advance(config.engine_grace);
+  CHECK(store->stats().leases_now == 0);
+  CHECK(begin_load(a, 1, answer.lease) == Reason::lease_expired);
+}
