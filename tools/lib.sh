@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+# Common code of tools/run and tools/test; sourced, with `set -euo pipefail` in force.
+
+repo_root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+
+# What a bare Debian 12 lacks; nothing but Debian's own packages.
+packages=(g++ cmake ninja-build ccache git binutils libcaf-dev libspdlog-dev doctest-dev libcli11-dev nlohmann-json3-dev
+  libxxhash-dev liblzma-dev)
+
+say() { printf '== %s\n' "$*" >&2; }
+
+die() {
+  printf '%s\n' "$*" >&2
+  exit 2
+}
+
+# Installs the packages that are missing.
+install_missing() {
+  command -v dpkg-query > /dev/null || die "This needs Debian 12 (dpkg-query is not there). Elsewhere, install: ${packages[*]}"
+  local missing=() package
+  for package in "${packages[@]}"; do
+    if [[ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2> /dev/null)" != installed ]]; then
+      missing+=("$package")
+    fi
+  done
+  ((${#missing[@]} == 0)) && return
+  local as_root=()
+  if ((EUID != 0)); then
+    command -v sudo > /dev/null || die "Missing packages, and neither root nor sudo to install them: apt-get install ${missing[*]}"
+    as_root=(sudo)
+  fi
+  say "installing ${missing[*]}"
+  "${as_root[@]}" apt-get update -qq || die "apt-get update failed: no network? Install by hand: ${missing[*]}"
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" > /dev/null \
+    || die "apt-get could not install: ${missing[*]}"
+}
+
+# Jobs at once: one a core, and no more than memory carries (a file with actors takes up to 1 GiB to compile).
+build_jobs() {
+  local cores gib
+  cores="$(nproc)"
+  gib="$(awk '/MemAvailable/ { print int($2 / 1048576) }' /proc/meminfo)"
+  ((gib < 1)) && gib=1
+  echo $((cores < gib ? cores : gib))
+}
+
+# build PRESET [TARGET...]: configures build/PRESET and builds the targets, all of them without a name.
+build() {
+  local preset="$1"
+  shift
+  say "building $preset"
+  (
+    cd "$repo_root"
+    cmake --preset "$preset" > "build-$preset.log" 2>&1 || {
+      cat "build-$preset.log" >&2
+      exit 2
+    }
+    rm -f "build-$preset.log"
+    local targets=()
+    (($# > 0)) && targets=(--target "$@")
+    cmake --build "build/$preset" -j "$(build_jobs)" "${targets[@]}"
+  ) >&2
+}
