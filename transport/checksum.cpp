@@ -34,7 +34,7 @@ alignas(64) constexpr std::uint64_t kFirstLanes[8] = {XXH_PRIME32_3, XXH_PRIME64
 
 // Never through a function that ThreadSanitizer knows: a row may be written while it is read, by design, and
 // whoever uses the bytes checks epoch and checksum afterwards.
-#ifdef __SANITIZE_THREAD__
+#ifdef KVONCE_THREAD_SANITIZER
 __attribute__((no_sanitize("thread"), noinline)) void copy_bytes(std::byte* target, const std::byte* source,
                                                                 std::size_t bytes) {
   // Volatile, or the compiler makes a call of memcpy from the loops, which is instrumented.

@@ -3,6 +3,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstring>
@@ -19,6 +20,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kHugePage = 2U << 20U;
+constexpr double kTurnSeconds = 0.03;  // some tens of MiB per thread: several times the cache
 
 // Two buffers in one mapping, populated; the kernel is asked for huge pages.
 class Buffers {
@@ -105,9 +107,7 @@ Round run_round(const Buffers& buffers, const BlockCopy& copy_block, std::size_t
 }
 
 CopyRate rate_of(const Round& round, const char* name, std::size_t block_bytes, unsigned threads) {
-  CopyRate rate;
-  rate.kernel = name;
-  rate.threads = threads;
+  CopyRate rate{0, 0, name, threads};
   if (round.blocks == 0 || round.seconds <= 0) return rate;
   const double bytes = static_cast<double>(round.blocks) * static_cast<double>(block_bytes);
   rate.gib_per_s = bytes / round.seconds / static_cast<double>(1U << 30U);
@@ -115,18 +115,32 @@ CopyRate rate_of(const Round& round, const char* name, std::size_t block_bytes, 
   return rate;
 }
 
-std::size_t blocks_for_each(std::size_t block_bytes, std::size_t working_set_bytes, unsigned threads) {
-  if (block_bytes == 0 || threads == 0) return 0;
-  return working_set_bytes / threads / block_bytes;
+}  // namespace
+
+std::vector<CopyRate> measure_copy_rates(std::span<const CopyCandidate> candidates, std::size_t block_bytes,
+                                         std::size_t working_set_bytes, unsigned threads, double seconds) {
+  std::vector<CopyRate> best;
+  for (const auto& candidate : candidates) best.push_back({0, 0, candidate.name, threads});
+  if (candidates.empty() || block_bytes == 0 || threads == 0) return best;
+  const std::size_t blocks_each = working_set_bytes / threads / block_bytes;
+  if (blocks_each == 0) return best;
+  const Buffers buffers(working_set_bytes);
+  if (!buffers.ok()) return best;
+  const double per_candidate = seconds / static_cast<double>(candidates.size());
+  const auto turns = static_cast<unsigned>(std::clamp(per_candidate / kTurnSeconds, 1.0, 1000.0));
+  for (unsigned turn = 0; turn < turns; ++turn) {
+    for (std::size_t i = 0; i < candidates.size(); ++i) {
+      const Round round =
+          run_round(buffers, candidates[i].copy_block, block_bytes, blocks_each, threads, per_candidate / turns);
+      const CopyRate rate = rate_of(round, candidates[i].name, block_bytes, threads);
+      if (rate.gib_per_s > best[i].gib_per_s) best[i] = rate;
+    }
+  }
+  return best;
 }
 
-struct Candidate {
-  const char* name;
-  BlockCopy copy_block;
-};
-
-std::vector<Candidate> limit_candidates() {
-  std::vector<Candidate> all;
+std::vector<CopyCandidate> copy_limit_candidates() {
+  std::vector<CopyCandidate> all;
   all.push_back({"memcpy", [](std::byte* target, const std::byte* source, std::size_t bytes) {
                    std::memcpy(target, source, bytes);
                  }});
@@ -142,37 +156,12 @@ std::vector<Candidate> limit_candidates() {
   return all;
 }
 
-}  // namespace
-
-CopyRate measure_copy_rate(const char* name, const BlockCopy& copy_block, std::size_t block_bytes,
-                           std::size_t working_set_bytes, unsigned threads, double seconds) {
-  const std::size_t blocks_each = blocks_for_each(block_bytes, working_set_bytes, threads);
-  if (blocks_each == 0) return rate_of({}, name, block_bytes, threads);
-  const Buffers buffers(working_set_bytes);
-  if (!buffers.ok()) return rate_of({}, name, block_bytes, threads);
-  return rate_of(run_round(buffers, copy_block, block_bytes, blocks_each, threads, seconds), name, block_bytes,
-                 threads);
-}
-
 CopyRate measure_copy_limit(std::size_t block_bytes, std::size_t working_set_bytes, unsigned threads,
                             double seconds) {
   block_bytes = (block_bytes + detail::kStripe - 1) / detail::kStripe * detail::kStripe;
-  CopyRate best = rate_of({}, "memcpy", block_bytes, threads);
-  const std::size_t blocks_each = blocks_for_each(block_bytes, working_set_bytes, threads);
-  if (blocks_each == 0) return best;
-  const Buffers buffers(working_set_bytes);
-  if (!buffers.ok()) return best;
-  const auto candidates = limit_candidates();
-  constexpr unsigned kTurns = 3;
-  const double slot = seconds / (kTurns * static_cast<double>(candidates.size()));
-  for (unsigned turn = 0; turn < kTurns; ++turn) {
-    for (const auto& candidate : candidates) {
-      const Round round = run_round(buffers, candidate.copy_block, block_bytes, blocks_each, threads, slot);
-      const CopyRate rate = rate_of(round, candidate.name, block_bytes, threads);
-      if (rate.gib_per_s > best.gib_per_s) best = rate;
-    }
-  }
-  return best;
+  const auto rates = measure_copy_rates(copy_limit_candidates(), block_bytes, working_set_bytes, threads, seconds);
+  return *std::max_element(rates.begin(), rates.end(),
+                           [](const CopyRate& a, const CopyRate& b) { return a.gib_per_s < b.gib_per_s; });
 }
 
 }  // namespace kvonce::transport

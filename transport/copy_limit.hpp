@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <span>
+#include <vector>
 
 namespace kvonce::transport {
 
@@ -14,21 +16,29 @@ inline constexpr std::size_t kDefaultWorkingSetBytes = 256U << 20U;  // of each 
 struct CopyRate {
   double gib_per_s = 0;         // bytes copied (read once, written once), all threads together
   double cpu_us_per_block = 0;  // CPU time of the copying threads, per block
-  const char* kernel = "";      // "memcpy", "stream-avx512", "stream-avx2"; as given for measure_copy_rate
+  const char* kernel = "";      // "memcpy", "stream-avx512", "stream-avx2"; or the candidate's name
   unsigned threads = 0;
 };
 
 using BlockCopy = std::function<void(std::byte* target, const std::byte* source, std::size_t bytes)>;
 
-// Copies a working set block by block, in address order, each thread its own part, again and again for about
-// `seconds`. Memory is populated before, and advised to be huge pages, as arenas and row buffers are.
-// Returns gib_per_s == 0 when the memory cannot be had or the arguments make no sense (a block of 0 bytes or
-// above the working set of a thread, no threads).
-CopyRate measure_copy_rate(const char* name, const BlockCopy& copy_block, std::size_t block_bytes,
-                           std::size_t working_set_bytes, unsigned threads, double seconds);
+struct CopyCandidate {
+  const char* name = "";
+  BlockCopy copy_block;
+};
 
-// The best of memcpy and streaming stores, measured in turns so that a disturbance hits both; `seconds` is the
-// time for all. Blocks are rounded up to 64 bytes.
+// Each candidate copies a working set block by block, in address order, each thread its own part, round and round.
+// They take many short turns within `seconds` (all together), and the best turn of each counts, so that what else the
+// machine does meanwhile hits all alike. Memory is populated before, and advised to be huge pages, as arenas and row
+// buffers are. The rates are 0 when the memory cannot be had or the arguments make no sense (a block of 0 bytes or
+// above the part of a thread, no threads).
+std::vector<CopyRate> measure_copy_rates(std::span<const CopyCandidate> candidates, std::size_t block_bytes,
+                                         std::size_t working_set_bytes, unsigned threads, double seconds);
+
+// memcpy and the streaming stores that this CPU has.
+std::vector<CopyCandidate> copy_limit_candidates();
+
+// The best of these. Blocks are rounded up to 64 bytes.
 CopyRate measure_copy_limit(std::size_t block_bytes, std::size_t working_set_bytes = kDefaultWorkingSetBytes,
                             unsigned threads = 1, double seconds = 1.0);
 

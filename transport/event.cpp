@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <kvonce/event.hpp>
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <mutex>

@@ -4,7 +4,9 @@
 #ifdef KVONCE_TRANSPORT_X86_KERNELS
 
 // g++ 12 warns about its own header's deliberately undefined registers (its bug 105593).
+#ifndef __clang__
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
 #include <immintrin.h>
 
 // Functions, not the whole file, are compiled for AVX-512: the rest of the program must run without it.

@@ -40,7 +40,15 @@ struct KernelFunctions {
   CopyStripes copy;
 };
 
-#if defined(__x86_64__) && !defined(__SANITIZE_THREAD__)
+#if defined(__SANITIZE_THREAD__)
+#define KVONCE_THREAD_SANITIZER 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define KVONCE_THREAD_SANITIZER 1
+#endif
+#endif
+
+#if defined(__x86_64__) && !defined(KVONCE_THREAD_SANITIZER)
 #define KVONCE_TRANSPORT_X86_KERNELS 1
 extern const KernelFunctions kAvx512Kernel;
 extern const KernelFunctions kAvx2Kernel;

@@ -18,7 +18,7 @@ namespace kvonce::transport {
 struct MoverConfig {
   unsigned threads = 2;            // 1 to 16; anything else is taken as the nearest of these
   std::size_t max_batches = 4096;  // accepted and not finished; beyond: refused as queue_full
-  Kernel kernel = Kernel::automatic;
+  Kernel kernel = Kernel::automatic;  // one that this CPU has not is taken as automatic
   // For tests: the clock that deadlines are compared with; empty: steady_clock. Called from all mover threads, between
   // any two slices. After moving it call Mover::wake.
   std::function<TimePoint()> now;

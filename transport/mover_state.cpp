@@ -42,7 +42,9 @@ void MoverOperation::cancel() {
   if (const auto home = home_.lock()) home->wake();
 }
 
-MoverState::MoverState(MoverConfig config) : config_(std::move(config)) {}
+MoverState::MoverState(MoverConfig config) : config_(std::move(config)) {
+  if (!kernel_supported(config_.kernel)) config_.kernel = Kernel::automatic;
+}
 
 // Under the mutex. Counts the batch in when it may come.
 Refusal MoverState::admit(const CopyBatch& batch) {

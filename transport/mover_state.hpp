@@ -96,7 +96,7 @@ class MoverState : public std::enable_shared_from_this<MoverState> {
   void complete(MoverOperation& operation);
   bool others_wait(const MoverOperation& operation) const;
 
-  const MoverConfig config_;
+  MoverConfig config_;  // not changed after construction
   std::atomic<bool> stopping_{false};
   std::atomic<std::size_t> tasks_queued_{0};  // size of queue_, for a look without the lock
   std::atomic<std::size_t> parked_count_{0};  // size of parked_, likewise

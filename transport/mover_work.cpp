@@ -23,24 +23,29 @@ std::size_t MoverState::copy_some(MoverOperation& operation, Claim& claim, std::
     return 0;
   }
   const bool checksums = !operation.checksums_.empty();
+  const bool hash_only = operation.rest_.hash_only;
   std::size_t copied = 0;
   while (claim.range < item.range_count) {
     const std::size_t index = std::size_t{item.first_range} + claim.range;
     const CopyRange& range = operation.ranges_[index];
-    std::byte* const target = range.target + claim.offset;
+    std::byte* const target = hash_only ? nullptr : range.target + claim.offset;
     const std::byte* const source = range.source + claim.offset;
     const std::uint64_t left = range.bytes - claim.offset;
     const std::size_t room = budget - copied;
     if (left > room) {
       const std::size_t slice = room / kSliceGranule * kSliceGranule;
-      if (checksums)
+      if (hash_only)
+        hash_slice(claim.hash, source, slice, config_.kernel);
+      else if (checksums)
         copy_slice(claim.hash, target, source, slice, config_.kernel);
       else
         copy_unordered(target, source, slice, config_.kernel);
       claim.offset += slice;
       return copied + slice;
     }
-    if (checksums)
+    if (hash_only)
+      operation.checksums_[index] = hash_last(claim.hash, source, left, config_.kernel);
+    else if (checksums)
       operation.checksums_[index] = copy_last(claim.hash, target, source, left, config_.kernel);
     else
       copy_unordered(target, source, left, config_.kernel);

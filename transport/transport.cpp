@@ -31,7 +31,7 @@ const char* to_string(Refusal refusal) {
 Operation::Operation(CopyBatch&& batch)
     : ranges_(std::move(batch.ranges)),
       items_(std::move(batch.items)),
-      checksums_(batch.checksums ? ranges_.size() : 0),
+      checksums_(batch.checksums || batch.hash_only ? ranges_.size() : 0),
       rest_(std::move(batch)),
       statuses_(items_.size()) {}  // zero is `pending`
 
@@ -55,7 +55,7 @@ bool Operation::item_is_valid(std::size_t index) const {
   if (end > ranges_.size()) return false;
   for (std::size_t i = item.first_range; i < end; ++i) {
     const CopyRange& range = ranges_[i];
-    if (range.bytes != 0 && (range.source == nullptr || range.target == nullptr)) return false;
+    if (range.bytes != 0 && (range.source == nullptr || (range.target == nullptr && !rest_.hash_only))) return false;
   }
   return true;
 }

@@ -65,6 +65,7 @@ struct CopyBatch {
   std::vector<CopyItem> items;  // may share no target bytes
   TimePoint deadline = TimePoint::max();
   bool checksums = true;
+  bool hash_only = false;  // makes the checksums of the sources and writes nothing: targets are not looked at
   PeerId peer = kNoPeer;  // whom fence() must name to close this batch
   Event after;
   ItemCheck check;

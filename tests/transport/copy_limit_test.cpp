@@ -32,7 +32,10 @@ TEST_CASE("a measured copy is asked for whole blocks within the working set") {
     std::memcpy(target, source, bytes);
     ++calls;
   };
-  const CopyRate rate = measure_copy_rate("mine", copy_block, 4096, 1U << 20U, 1, 0.01);
+  const CopyCandidate candidates[] = {{"mine", copy_block}};
+  const auto rates = measure_copy_rates(candidates, 4096, 1U << 20U, 1, 0.01);
+  REQUIRE(rates.size() == 1);
+  const CopyRate rate = rates[0];
   CHECK(wrong == 0);
   CHECK(calls > 0);
   CHECK(rate.gib_per_s > 0);
