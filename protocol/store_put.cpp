@@ -162,7 +162,12 @@ void StoreCore::Impl::touch_chain(const PutBatch& batch) {
   const std::uint64_t stamp = order.stamp(deepest);
   if (stamp != 0 && stamp + kRecentTouches > order.newest_stamp()) return;
   order.begin_touch();
-  for (RecordId record = deepest; record != kNone; record = index.parent(record)) order.touch_page(record);
+  for (RecordId record = deepest; record != kNone; record = index.parent(record)) {
+    // Above a page touched lately everything was: a long chain put in many batches is not walked by each of them.
+    const std::uint64_t before = order.stamp(record);
+    if (before != 0 && before + kRecentTouches > order.newest_stamp()) break;
+    order.touch_page(record);
+  }
   // With several partitions pages of one batch may hang on no parent here.
   if (config.partitions > 1)
     for (std::size_t i = batch.pages.size(); i-- > 0;)
