@@ -151,7 +151,7 @@ void PoolCore::Impl::detach(Item& item, bool cancel, PoolActions& out) {
 }
 
 void PoolCore::Impl::decide(Batch& batch, std::uint32_t index, const ItemResult& result, bool withdraw, bool cancel,
-                  PoolActions& out) {
+                            PoolActions& out) {
   Item& item = batch.items[index];
   item.result = result;
   item.decided = true;

@@ -122,7 +122,7 @@ struct PoolCore::Impl {
   void on_grant(const Grant& grant, const StoreReply& reply, std::size_t first_copy, PoolActions& out);
   void on_rekeyed(std::uint32_t pool, bool ok, Time now, PoolActions& out);
   CopyOrder& copy_for(const Batch& batch, CopyOrder::Kind kind, std::uint32_t partition, std::size_t first_copy,
-                      PoolActions& out);
+                      std::size_t most_items, PoolActions& out);
   void copy_done(std::uint64_t id, const std::vector<CopyOutcome>& outcomes, const std::vector<std::uint32_t>& counts,
                  const std::vector<std::uint64_t>& checksums, Time now, PoolActions& out);
   void copy_over(Batch& batch, std::uint32_t index, CopyOutcome outcome, PoolActions& out);

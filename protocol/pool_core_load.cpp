@@ -129,7 +129,7 @@ void PoolCore::Impl::start_copy(Load& load, PoolActions& out) {
 }
 
 void PoolCore::Impl::copy_progress(std::uint64_t id, std::uint32_t items_done, const std::vector<CopyOutcome>& outcomes,
-                         PoolActions& out) {
+                                   PoolActions& out) {
   const auto at = operations.find(id);
   if (at == operations.end() || at->second.kind != CopyOrder::Kind::from_slot) return;
   Operation& operation = at->second;

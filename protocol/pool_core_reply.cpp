@@ -98,8 +98,8 @@ void PoolCore::Impl::on_rekeyed(std::uint32_t pool, bool ok, Time now, PoolActio
 }
 
 // One operation per reply, put and kind, so that each has one owner, deadline and event.
-CopyOrder& PoolCore::Impl::copy_for(const Batch& batch, CopyOrder::Kind kind, std::uint32_t partition, std::size_t first_copy,
-                          PoolActions& out) {
+CopyOrder& PoolCore::Impl::copy_for(const Batch& batch, CopyOrder::Kind kind, std::uint32_t partition,
+                                    std::size_t first_copy, std::size_t most_items, PoolActions& out) {
   for (std::size_t i = out.copies.size(); i-- > first_copy;)
     if (out.copies[i].owner == batch.id && out.copies[i].kind == kind) return out.copies[i];
   CopyOrder order;
@@ -107,6 +107,7 @@ CopyOrder& PoolCore::Impl::copy_for(const Batch& batch, CopyOrder::Kind kind, st
   order.operation = next_operation++;
   order.owner = batch.id;
   order.deadline = batch.deadline;
+  order.items.reserve(std::min(most_items, batch.items.size()));  // an item is 300 bytes: too many to move about
   Operation operation;
   operation.kind = kind;
   operation.owner = batch.id;
@@ -128,7 +129,7 @@ void PoolCore::Impl::on_ask(const ChecksumAsk& ask, std::uint32_t partition, std
     answers_for(partition, config.sender, out).answers.push_back({ask.ask, 0, 0});
     return;
   }
-  CopyOrder& order = copy_for(*batch, CopyOrder::Kind::hash_row, partition, first_copy, out);
+  CopyOrder& order = copy_for(*batch, CopyOrder::Kind::hash_row, partition, first_copy, 1, out);
   Operation& operation = operations.at(order.operation);
   operation.parts.push_back({ask.item, 0, ask.ask});
   ++operation.live;
@@ -156,7 +157,7 @@ void PoolCore::Impl::on_grant(const Grant& grant, const StoreReply& reply, std::
         .results.push_back({grant.claim, grant.epoch, GrantOutcome::abandoned, 0, 0});
     return;
   }
-  CopyOrder& order = copy_for(*batch, CopyOrder::Kind::to_slot, reply.partition, first_copy, out);
+  CopyOrder& order = copy_for(*batch, CopyOrder::Kind::to_slot, reply.partition, first_copy, reply.grants.size(), out);
   Operation& operation = operations.at(order.operation);
   operation.parts.push_back({grant.item, grant.claim, grant.epoch});
   ++operation.live;
@@ -171,8 +172,9 @@ void PoolCore::Impl::on_grant(const Grant& grant, const StoreReply& reply, std::
   std::copy_n(reply.extents.begin() + grant.first_extent, grant.extent_count, copy.location.slot.extents.begin());
 }
 
-void PoolCore::Impl::copy_done(std::uint64_t id, const std::vector<CopyOutcome>& outcomes, const std::vector<std::uint32_t>& counts,
-                     const std::vector<std::uint64_t>& checksums, Time now, PoolActions& out) {
+void PoolCore::Impl::copy_done(std::uint64_t id, const std::vector<CopyOutcome>& outcomes,
+                               const std::vector<std::uint32_t>& counts, const std::vector<std::uint64_t>& checksums,
+                               Time now, PoolActions& out) {
   const auto at = operations.find(id);
   if (at == operations.end()) return;
   const Operation operation = std::move(at->second);
