@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <lzma.h>
+#include <unistd.h>
 
 namespace kvonce::workload {
 namespace {
@@ -22,9 +23,11 @@ public:
     if (owned_) std::fclose(file_);
   }
   std::size_t read(char* out, std::size_t size) override {
-    const std::size_t got = std::fread(out, 1, size, file_);
-    if (got == 0 && std::ferror(file_) != 0) error_ = name_ + ": cannot be read: " + std::strerror(errno);
-    return got;
+    // Not fread: that waits until `size` is full, and a request on a pipe should be played when it comes.
+    const ::ssize_t got = ::read(fileno(file_), out, size);
+    if (got >= 0) return static_cast<std::size_t>(got);
+    error_ = name_ + ": cannot be read: " + std::strerror(errno);
+    return 0;
   }
   const std::string& error() const override { return error_; }
 

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What `kvonce replay` is asked to do: options as they are typed, and the checked plan made of them.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "apps/workload/presets.hpp"
+
+namespace kvonce::apps {
+
+struct ReplayOptions {
+  std::string trace = "builtin:agentic";
+  std::string preset = "kimi-k3-draft";
+  std::vector<std::string> capacities{"480GiB"};
+  std::string scale;  // empty: 1024, or less where that would spoil the ratios of the objects' sizes
+  std::string limit;  // empty: all of a file, kBuiltinRequests of a built-in trace
+  std::string ranks = "8";
+  std::string keys = "both";
+  std::vector<std::string> policies{"lru"};
+  std::string load = "1";
+  std::string verify = "1";
+  std::string seed = "1";
+};
+
+inline constexpr std::uint64_t kBuiltinRequests = 2'000;
+inline constexpr std::uint64_t kDefaultScale = 1'024;
+/// Smallest object that a scale may leave.
+inline constexpr std::uint64_t kLeastObjectBytes = 64;
+
+/// One pass over the trace with a fresh store.
+struct ReplaySetup {
+  workload::KeyMode keys = workload::KeyMode::per_shard;
+  std::string policy;
+  std::uint64_t capacity_bytes = 0;  ///< payload, of the model at full size
+};
+
+struct ReplayPlan {
+  std::string trace;
+  workload::ModelPreset full_model;  ///< trace pages, one range per object, full size
+  workload::ModelPreset model;       ///< the same divided by scale: what is really kept
+  std::uint64_t scale = 1;
+  std::optional<std::uint64_t> limit;
+  double load_share = 1;
+  double verify_share = 1;
+  std::uint64_t seed = 1;
+  std::vector<ReplaySetup> runs;
+};
+
+struct PlannedReplay {
+  std::optional<ReplayPlan> plan;
+  std::string error;  ///< set exactly when there is no plan: option, value and what is allowed
+};
+
+PlannedReplay plan_replay(const ReplayOptions& options);
+
+const char* to_string(workload::KeyMode keys) noexcept;
+
+}  // namespace kvonce::apps
