@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What is measured with: clocks, percentiles, medians over runs, and the machine's own limit.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "bench/options.hpp"
+
+namespace kvonce::bench {
+
+/// CPU time of all threads of this process so far, user and system; seconds.
+double process_cpu_seconds();
+
+/// Bytes of this process that are in memory now.
+std::uint64_t resident_bytes();
+
+/// The p-th quantile (0 to 1) of the samples, nearest rank; 0 for none. Orders them.
+double quantile(std::vector<double>& samples, double p);
+/// {p50, p99, max}. Orders the samples.
+nlohmann::ordered_json spread(std::vector<double>& samples);
+
+/// The copy limit: measured in two halves around the timed part, the better one counts.
+class LimitMeter {
+ public:
+  explicit LimitMeter(const Options& options) : options_(options) {}
+  void measure();
+  double gib_per_s() const { return gib_per_s_; }
+  /// {gib_per_s, cpu_us_per_page, kernel, threads}
+  nlohmann::ordered_json json() const;
+
+ private:
+  const Options& options_;
+  double gib_per_s_ = 0;
+  double cpu_us_per_page_ = 0;
+  const char* kernel_ = "";
+};
+
+/// One result for several runs: the run that `by` orders into the middle, so that its counts belong together, with each
+/// broken number in it (times and rates) replaced by the median over all runs. At least one run.
+nlohmann::ordered_json median_of(const std::vector<nlohmann::ordered_json>& runs, const char* by);
+
+}  // namespace kvonce::bench

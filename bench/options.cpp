@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bench/options.hpp"
+
+#include <array>
+#include <fstream>
+#include <limits>
+
+#include "apps/workload/presets.hpp"
+#include "protocol/units.hpp"
+#include "storage/slot_shape.hpp"
+
+namespace kvonce::bench {
+namespace {
+
+struct Range {
+  const char* option;
+  std::uint64_t value;
+  std::uint64_t least;
+  std::uint64_t most;
+};
+
+std::uint64_t memory_needed(const Options& options) {
+  switch (options.job) {
+    case Job::put:
+    case Job::get:
+      return options.ranks * options.pages * options.page_bytes +
+             arena_bytes_for(options.pages, options.pages, options.pages * options.page_bytes, 1);
+    case Job::exists:
+    case Job::memory: return arena_bytes_for(options.pages, options.pages, options.pages * options.page_bytes, 1);
+    case Job::lookup:
+    case Job::idle:
+    case Job::allocator: break;
+  }
+  return 0;
+}
+
+std::string check_lookup(const Options& options) {
+  const auto found = workload::find_preset(options.preset, static_cast<std::uint32_t>(options.ranks));
+  if (!found.preset) return found.error;
+  if (options.pages > 65'536)
+    return "--pages is " + protocol::format_count(options.pages) + ": one lookup asks for 1 to 65,536 pages";
+  return {};
+}
+
+}  // namespace
+
+const char* to_string(Job job) {
+  switch (job) {
+    case Job::put: return "put";
+    case Job::get: return "get";
+    case Job::exists: return "exists";
+    case Job::lookup: return "lookup";
+    case Job::idle: return "idle";
+    case Job::memory: return "memory";
+    case Job::allocator: return "allocator";
+  }
+  return "";
+}
+
+Options defaults(Job job) {
+  Options options;
+  options.job = job;
+  switch (job) {
+    case Job::put: break;
+    case Job::get: options.batch = 128; break;
+    case Job::exists:
+      options.pages = 1'000'000;
+      options.page_bytes = 64;
+      options.batch = 128;
+      options.operations = 8'000'000;
+      break;
+    case Job::lookup:
+      options.ranks = 8;
+      options.operations = 200;
+      break;
+    case Job::idle: options.ranks = 8; break;
+    case Job::memory:
+      options.pages = 1'000'000;
+      options.page_bytes = 256;
+      options.batch = 1'024;
+      break;
+    case Job::allocator: options.operations = 1'000'000; break;
+  }
+  return options;
+}
+
+std::string check(const Options& options) {
+  const std::array<Range, 9> ranges{{
+      {"--ranks", options.ranks, 1, kRanksMax},
+      {"--pages", options.pages, 1, kPagesMax},
+      {"--page-bytes", options.page_bytes, 1, kPageBytesMax},
+      {"--batch", options.batch, 1, kBatchMax},
+      {"--depth", options.depth, 1, kDepthMax},
+      {"--movers", options.movers, 1, kMoversMax},
+      {"--repeat", options.repeat, 1, kRepeatMax},
+      {"--operations", options.operations, 0, kOperationsMax},
+      {"--checkpoint-pages", options.checkpoint_pages, 1, 65'536},
+  }};
+  for (const Range& range : ranges) {
+    if (range.value < range.least || range.value > range.most)
+      return std::string(range.option) + " is " + protocol::format_count(range.value) + ": allowed are " +
+             protocol::format_count(range.least) + " to " + protocol::format_count(range.most);
+  }
+  if (options.job == Job::lookup) {
+    if (std::string error = check_lookup(options); !error.empty()) return error;
+  }
+  if (options.job == Job::memory && options.page_bytes < 17)
+    return "--page-bytes is " + std::to_string(options.page_bytes) + ": this job cuts a page into 17 ranges, so at least 17";
+  const std::uint64_t needed = memory_needed(options);
+  const std::uint64_t available = available_memory();
+  if (available != 0 && needed > available)
+    return "this job needs " + protocol::format_bytes(needed) + " of memory (arena and every rank's row buffers) and " +
+           protocol::format_bytes(available) + " is available: give it fewer --pages, --ranks or --page-bytes";
+  return {};
+}
+
+std::uint64_t arena_bytes_for(std::uint64_t pages, std::uint64_t objects, std::uint64_t payload_bytes,
+                              std::uint64_t ranges_per_object) {
+  // Measured needs are below: an eighth for the allocator's fragments, footers and rounding by object, and room for an
+  // index with its members.
+  const std::uint64_t footers =
+      objects * (storage::kSlotHeaderBytes + storage::kChecksumBytes * ranges_per_object + storage::kGranuleBytes);
+  const std::uint64_t index = pages * 512 + objects * 64;
+  return payload_bytes + payload_bytes / 8 + footers + index + (64ULL << 20);
+}
+
+std::uint64_t available_memory() {
+  std::ifstream file("/proc/meminfo");
+  std::string word;
+  while (file >> word) {
+    if (word == "MemAvailable:") {
+      std::uint64_t kib = 0;
+      return file >> kib ? kib * 1024 : 0;
+    }
+    file.ignore(std::numeric_limits<std::streamsize>::max(), '\n');
+  }
+  return 0;
+}
+
+}  // namespace kvonce::bench

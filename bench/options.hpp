@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a benchmark is asked to do, and the memory that takes.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace kvonce::bench {
+
+enum class Job : std::uint8_t { put, get, exists, lookup, idle, memory, allocator };
+const char* to_string(Job job);
+
+inline constexpr std::uint64_t kRanksMax = 64;
+inline constexpr std::uint64_t kPagesMax = 16'777'216;
+inline constexpr std::uint64_t kPageBytesMax = 256ULL << 20;
+inline constexpr std::uint64_t kBatchMax = 65'536;
+inline constexpr std::uint64_t kDepthMax = 1'024;
+inline constexpr std::uint64_t kMoversMax = 16;
+inline constexpr std::uint64_t kRepeatMax = 1'000;
+inline constexpr std::uint64_t kOperationsMax = 1'000'000'000;
+
+struct Options {
+  Job job = Job::put;
+  std::uint64_t ranks = 1;         // threads, each a rank with buffers of its own
+  std::uint64_t pages = 4'096;     // unique pages
+  std::uint64_t page_bytes = 64ULL << 10;
+  std::uint64_t batch = 32;        // keys per call
+  std::uint64_t depth = 1;         // batches in flight per rank
+  std::uint64_t movers = 1;        // copying threads of the runtime
+  bool lockstep = false;           // a barrier before each batch; else the ranks start together and run free
+  bool portable_kernel = false;    // copies without the CPU's vector extensions
+  std::uint64_t repeat = 1;
+  double seconds = 10;             // idle: time measured
+  double limit_seconds = 0.6;      // time for the copy limit, before and after the timed part together; 0: not measured
+  std::uint64_t operations = 0;    // exists: keys asked per rank; lookup: lookups; allocator: puts; 0: the job's default
+  std::string preset = "kimi-k3-draft";  // lookup
+  std::uint64_t checkpoint_pages = 64;   // lookup: a checkpoint at every so-many-th page
+};
+
+/// The job's own defaults.
+Options defaults(Job job);
+
+/// Empty, or the first option that is wrong, its value and what is allowed. Also compares the memory that the job
+/// takes with what the machine has available.
+std::string check(const Options& options);
+
+/// Arena that holds all pages of one size without evicting; bytes.
+std::uint64_t arena_bytes_for(std::uint64_t pages, std::uint64_t objects, std::uint64_t payload_bytes,
+                              std::uint64_t ranges_per_object);
+
+/// Bytes of memory that can be had without swapping; 0: the system does not tell.
+std::uint64_t available_memory();
+
+}  // namespace kvonce::bench

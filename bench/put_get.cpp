@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <array>
+
+#include "bench/drive.hpp"
+#include "bench/jobs.hpp"
+#include "bench/stage.hpp"
+
+namespace kvonce::bench {
+namespace {
+
+using Json = nlohmann::ordered_json;
+constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
+
+StageSpec stage_spec(const Options& options) {
+  StageSpec spec;
+  spec.ranks = options.ranks;
+  spec.pages = options.pages;
+  spec.page_bytes = options.page_bytes;
+  spec.rows = options.pages;
+  spec.movers = options.movers;
+  return spec;
+}
+
+std::vector<RowMemory> row_memory(const StageSpec& spec) {
+  std::vector<RowMemory> memory;
+  memory.reserve(spec.ranks);
+  for (std::uint64_t r = 0; r < spec.ranks; ++r) memory.emplace_back(spec.rows * Stage::row_stride(spec));
+  return memory;
+}
+
+using VerdictCounts = std::array<std::uint64_t, kVerdictCount>;
+using ReasonCounts = std::array<std::uint64_t, kReasonCount>;
+
+Json verdicts_json(const std::vector<VerdictCounts>& by_rank) {
+  Json out = Json::object();
+  for (std::size_t v = 1; v < kVerdictCount; ++v) {
+    std::uint64_t sum = 0;
+    for (const VerdictCounts& counts : by_rank) sum += counts[v];
+    out[std::string(to_string(static_cast<Verdict>(v)))] = sum;
+  }
+  return out;
+}
+
+struct Rates {
+  double bytes = 0;  // that had to be copied
+  std::uint64_t unique_pages = 0;
+  std::uint64_t keys = 0;
+};
+
+// What put and get have in common, at the end of their results.
+void add_rates(Json& run, const Rates& rates, Driven& driven, const LimitMeter& limit) {
+  const double pages = static_cast<double>(rates.unique_pages);
+  run["seconds"] = driven.seconds;
+  run["cpu_seconds"] = driven.cpu_seconds;
+  run["unique_pages_per_s"] = pages / driven.seconds;
+  run["cpu_us_per_unique_page"] = driven.cpu_seconds * 1e6 / pages;
+  run["keys_per_s"] = static_cast<double>(rates.keys) / driven.seconds;
+  run["gib_per_s"] = rates.bytes / driven.seconds / kGiB;
+  run["ack_us"] = spread(driven.ack_us);
+  run["copy_limit"] = limit.json();
+  run["ratio_to_copy_limit"] = limit.gib_per_s() > 0 ? rates.bytes / driven.seconds / kGiB / limit.gib_per_s() : 0.0;
+}
+
+struct OneRun {
+  Json json;
+  std::string error;
+  std::string wrong;
+};
+
+OneRun put_once(const Options& options, const std::vector<RowMemory>& memory) {
+  auto started = Stage::start(stage_spec(options), memory);
+  if (!started.stage) return {{}, started.error, {}};
+  Stage& stage = *started.stage;
+  const std::uint64_t seed = fresh_seed();
+  const auto keys = make_keys(seed, options.pages);
+  stage.fill_rows(seed);
+  std::vector<std::vector<PutBatch>> batches;
+  for (std::size_t r = 0; r < options.ranks; ++r)
+    batches.push_back(make_put_batches(keys, options.batch, stage.pool(r), options.pages));
+
+  LimitMeter limit(options);
+  limit.measure();
+  const Stats before = stage.runtime().stats();
+  std::vector<VerdictCounts> verdicts(options.ranks);
+  Driven driven = drive(
+      {options.ranks, batches[0].size(), options.depth, options.lockstep},
+      [&](std::size_t r, std::size_t b, Completion completion) {
+        PutOptions put;
+        put.completion = std::move(completion);
+        return stage.rank(r).put(std::move(batches[r][b]), std::move(put));
+      },
+      [&](std::size_t r, PutOperation& operation) {
+        for (const PutItemResult& item : operation.results()) ++verdicts[r][static_cast<std::size_t>(item.verdict)];
+      });
+  const Stats after = stage.runtime().stats();
+  limit.measure();
+  if (!driven.error.empty()) return {{}, "put refused: " + driven.error, {}};
+
+  OneRun out;
+  Json by_rank = Json::array();
+  std::uint64_t moved = 0;
+  for (std::size_t r = 0; r < options.ranks; ++r) {
+    by_rank.push_back(stage.rank(r).moved_bytes());
+    moved += stage.rank(r).moved_bytes();
+  }
+  const std::uint64_t unique_bytes = options.pages * options.page_bytes;
+  out.json = {{"unique_pages", options.pages},
+              {"unique_bytes", unique_bytes},
+              {"announced_bytes", after.announced_bytes - before.announced_bytes},
+              {"moved_bytes", moved},
+              {"moved_bytes_by_rank", by_rank},
+              {"stored_bytes", after.stored_bytes - before.stored_bytes},
+              {"evicted_bytes", after.evicted_bytes - before.evicted_bytes}};
+  add_rates(out.json, {static_cast<double>(unique_bytes), options.pages, options.pages * options.ranks}, driven, limit);
+  out.json["verdicts"] = verdicts_json(verdicts);
+  out.wrong = stage.verify(keys, seed, options.batch);
+  out.json["verified"] = out.wrong.empty();
+  return out;
+}
+
+OneRun get_once(const Options& options, const std::vector<RowMemory>& memory) {
+  auto started = Stage::start(stage_spec(options), memory);
+  if (!started.stage) return {{}, started.error, {}};
+  Stage& stage = *started.stage;
+  const std::uint64_t seed = fresh_seed();
+  const auto keys = make_keys(seed, options.pages);
+  stage.fill_rows(seed);
+  for (PutBatch& batch : make_put_batches(keys, options.batch, stage.pool(0), options.pages)) {
+    const std::size_t count = batch.items.size();
+    auto put = stage.rank(0).put(std::move(batch));
+    if (!put) return {{}, "put refused: " + put.error.text, {}};
+    put.value->wait();
+    if (put.value->succeeded() != count) return {{}, {}, "not every page could be stored before the loads"};
+  }
+  for (std::size_t r = 0; r < options.ranks; ++r) stage.clear_rows(r);
+  const Stage::Leases leases = stage.lease(keys, options.batch);
+  if (!leases.error.empty()) return {{}, {}, leases.error};
+
+  const std::uint64_t chain = chain_pages(options.batch);
+  std::vector<std::vector<std::vector<LoadItem>>> batches(options.ranks);
+  for (std::size_t r = 0; r < options.ranks; ++r) {
+    for (std::uint64_t i = 0; i < options.pages; ++i) {
+      if (i % options.batch == 0) batches[r].emplace_back();
+      batches[r].back().push_back({keys[i], stage.pool(r), i});
+    }
+  }
+  LimitMeter limit(options);
+  limit.measure();
+  std::vector<ReasonCounts> reasons(options.ranks);
+  Driven driven = drive(
+      {options.ranks, batches[0].size(), options.depth, options.lockstep},
+      [&](std::size_t r, std::size_t b, Completion completion) {
+        LoadOptions load;
+        load.completion = std::move(completion);
+        return stage.rank(r).load(leases.by_chain[b * options.batch / chain], std::move(batches[r][b]), std::move(load));
+      },
+      [&](std::size_t r, LoadOperation& operation) {
+        for (const Reason reason : operation.results()) ++reasons[r][static_cast<std::size_t>(reason)];
+      });
+  limit.measure();
+  stage.release(leases);
+  if (!driven.error.empty()) return {{}, "load refused: " + driven.error, {}};
+
+  OneRun out;
+  Json results = Json::object();
+  std::uint64_t loaded = 0;
+  for (std::size_t reason = 0; reason < kReasonCount; ++reason) {
+    std::uint64_t sum = 0;
+    for (const ReasonCounts& counts : reasons) sum += counts[reason];
+    if (reason == 0) loaded = sum;
+    if (reason == 0 || sum != 0) results[reason == 0 ? "loaded" : std::string(to_string(static_cast<Reason>(reason)))] = sum;
+  }
+  const std::uint64_t asked = options.pages * options.ranks;
+  out.json = {{"unique_pages", options.pages},
+              {"unique_bytes", options.pages * options.page_bytes},
+              {"asked_bytes", asked * options.page_bytes},
+              {"loaded_bytes", loaded * options.page_bytes}};
+  add_rates(out.json, {static_cast<double>(asked * options.page_bytes), options.pages, asked}, driven, limit);
+  out.json["results"] = results;
+  if (loaded != asked) out.wrong = std::to_string(asked - loaded) + " of " + std::to_string(asked) + " loads failed";
+  for (std::size_t r = 0; r < options.ranks && out.wrong.empty(); ++r) {
+    const std::uint64_t wrong = stage.wrong_rows(r, seed);
+    if (wrong != 0) out.wrong = std::to_string(wrong) + " pages of rank " + std::to_string(r) + " have other bytes";
+  }
+  out.json["verified"] = out.wrong.empty();
+  return out;
+}
+
+Outcome repeat(const Options& options, OneRun (*once)(const Options&, const std::vector<RowMemory>&)) {
+  const std::vector<RowMemory> memory = row_memory(stage_spec(options));
+  std::vector<Json> runs;
+  for (std::uint64_t i = 0; i < options.repeat; ++i) {
+    OneRun run = once(options, memory);
+    if (!run.error.empty() || run.json.empty()) return {{}, run.error, run.wrong};
+    runs.push_back(std::move(run.json));
+    if (!run.wrong.empty()) return {report(options, runs, "seconds"), {}, run.wrong};
+  }
+  return {report(options, runs, "seconds"), {}, {}};
+}
+
+}  // namespace
+
+Outcome run_put(const Options& options) { return repeat(options, put_once); }
+Outcome run_get(const Options& options) { return repeat(options, get_once); }
+
+}  // namespace kvonce::bench

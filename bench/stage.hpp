@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One runtime with an embedded store and R ranks of one pool, for the jobs that move pages of one size.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <kvonce/runtime.hpp>
+
+#include "bench/options.hpp"
+#include "bench/rows.hpp"
+
+namespace kvonce::bench {
+
+inline constexpr const char* kPoolName = "kv";
+
+/// Pages of one prefix. A prefix of 1 M pages is no prefix that any engine has; whole batches fit.
+std::uint64_t chain_pages(std::uint64_t batch);
+
+/// Batches of the chain's pages, in order, each with its parent. `rows`: row of page p is p modulo rows.
+std::vector<PutBatch> make_put_batches(const std::vector<PageHash>& keys, std::uint64_t batch, PoolHandle pool,
+                                       std::uint64_t rows);
+
+struct StageSpec {
+  std::uint64_t ranks = 1;
+  std::uint64_t pages = 0;        // in the store, at most
+  std::uint64_t page_bytes = 0;
+  std::uint64_t ranges = 1;       // that a page is cut into; at most page_bytes
+  std::uint64_t rows = 0;         // of each rank
+  std::uint64_t movers = 1;
+  bool populate = true;
+};
+
+class Stage {
+ public:
+  struct Started {
+    std::unique_ptr<Stage> stage;  // set exactly when there is no error
+    std::string error;
+  };
+  /// `memory`: one per rank, each of rows * row_stride(spec) bytes; outlives the stage.
+  static Started start(const StageSpec& spec, const std::vector<RowMemory>& memory);
+  static std::uint64_t row_stride(const StageSpec& spec);
+
+  Runtime& runtime() { return *runtime_; }
+  Rank& rank(std::size_t index) { return *ranks_[index]; }
+  PoolHandle pool(std::size_t index) const { return pools_[index]; }
+  GroupHandle group() const { return group_; }
+  std::byte* row(std::size_t rank, std::uint64_t row) const { return memory_[rank].base() + row * row_stride(spec_); }
+  std::size_t ranks() const { return ranks_.size(); }
+
+  /// Every rank's rows hold the pages 0 .. rows-1 of this seed: in buffers of their own, the same bytes.
+  void fill_rows(std::uint64_t seed);
+  void clear_rows(std::size_t rank);
+  /// Number of rows of the rank that are not, byte by byte, the seed's pages.
+  std::uint64_t wrong_rows(std::size_t rank, std::uint64_t seed) const;
+
+  /// A lease on each chain of the keys; the error names what is not restorable.
+  struct Leases {
+    std::vector<LeaseId> by_chain;
+    std::string error;
+  };
+  Leases lease(const std::vector<PageHash>& keys, std::uint64_t batch);
+  void release(const Leases& leases);
+
+  /// Loads all keys into the first rank's rows and compares every byte. Empty: all right. `keys` at most rows.
+  std::string verify(const std::vector<PageHash>& keys, std::uint64_t seed, std::uint64_t batch);
+
+ private:
+  Stage(const StageSpec& spec, const std::vector<RowMemory>& memory) : spec_(spec), memory_(memory) {}
+
+  StageSpec spec_;
+  const std::vector<RowMemory>& memory_;
+  std::unique_ptr<Runtime> runtime_;
+  GroupHandle group_;
+  std::vector<std::shared_ptr<Rank>> ranks_;  // after the runtime: they end before it
+  std::vector<PoolHandle> pools_;
+};
+
+}  // namespace kvonce::bench
