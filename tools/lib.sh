@@ -7,6 +7,12 @@ repo_root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 packages=(g++ cmake ninja-build ccache git binutils libcaf-dev libspdlog-dev doctest-dev libcli11-dev nlohmann-json3-dev
   libxxhash-dev liblzma-dev)
 
+# Recorded request traces, where they lie beside the project: with them the hit rates published for them are checked.
+if [[ -z "${KVONCE_TRACES:-}" && -d "$repo_root/../shared/traces" ]]; then
+  KVONCE_TRACES="$(cd "$repo_root/../shared/traces" && pwd)"
+fi
+export KVONCE_TRACES="${KVONCE_TRACES:-}"
+
 say() { printf '== %s\n' "$*" >&2; }
 
 die() {
