@@ -139,6 +139,7 @@ struct RekeyAsk {
 /// Sent on its way back by each PoolActor: everything put before it has passed.
 struct FlushMark {
   std::uint64_t token = 0;
+  protocol::SenderId sender = 0;  // filled in on the way back
 };
 struct RankClosed {
   protocol::SenderId sender = 0;

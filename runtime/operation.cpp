@@ -30,6 +30,19 @@ constexpr std::chrono::microseconds kSpin{30};
 std::atomic<int> g_spinning{0};
 const int g_spinning_max = static_cast<int>(std::max(1U, std::thread::hardware_concurrency() / 2));
 
+thread_local int t_callbacks = 0;
+
+template <class Call>
+void call_back(const Call& call) noexcept {
+  ++t_callbacks;
+  try {
+    call();
+  } catch (...) {
+    // Foreign code; its exception has nowhere to go, and the result is delivered.
+  }
+  --t_callbacks;
+}
+
 TimePoint after(std::chrono::nanoseconds time) noexcept {
   const auto now = std::chrono::steady_clock::now();
   if (time <= std::chrono::nanoseconds::zero()) return now;
@@ -38,6 +51,8 @@ TimePoint after(std::chrono::nanoseconds time) noexcept {
 }
 
 }  // namespace
+
+bool in_callback() noexcept { return t_callbacks != 0; }
 
 void Operation::Impl::finish() noexcept {
   {
@@ -49,13 +64,7 @@ void Operation::Impl::finish() noexcept {
   const Completion told = std::exchange(completion, {});
   progress = nullptr;
   if (told.queue) told.queue->impl().push({kind, id, told.user_data});
-  if (told.callback) {
-    try {
-      told.callback();
-    } catch (...) {
-      // Foreign code; its exception has nowhere to go, and the result is delivered.
-    }
-  }
+  if (told.callback) call_back(told.callback);
 }
 
 void Operation::Impl::advance_layers(std::uint32_t layers) noexcept {
@@ -65,13 +74,7 @@ void Operation::Impl::advance_layers(std::uint32_t layers) noexcept {
     layers_done_.store(layers, std::memory_order_release);
   }
   if (sleepers_.load(std::memory_order_acquire) != 0) changed_.notify_all();
-  if (progress) {
-    try {
-      progress(layers);
-    } catch (...) {
-      // As in finish().
-    }
-  }
+  if (progress) call_back([&] { progress(layers); });
 }
 
 bool Operation::Impl::end_overdue() noexcept {

@@ -64,6 +64,9 @@ struct Operation::Impl {
   std::condition_variable changed_;
 };
 
+/// True on a thread that is inside a completion or progress callback: nothing may be waited for there.
+bool in_callback() noexcept;
+
 struct CompletionQueue::Impl {
   explicit Impl(std::size_t limit_);
   ~Impl();

@@ -22,7 +22,8 @@ struct RuntimeConfig {
   std::uint64_t arena_bytes = 1ULL << 30;
   /// Most payload bytes kept; 0: only the arena limits. At most arena_bytes.
   std::uint64_t capacity_bytes = 0;
-  /// Most pages in the index; 0: one per 16 KiB of arena, at least 65,536. 1,024 to 2^31.
+  /// Most pages in the index; 0: one per 16 KiB of arena, at least 65,536 but no more than an eighth of the arena holds.
+  /// 1,024 to 2^31.
   std::uint64_t index_pages = 0;
   bool populate = false;
   bool huge_pages = true;
@@ -58,7 +59,7 @@ struct RuntimeConfig {
 
   // -- threads -------------------------------------------------------------------------------------------------------
   std::uint32_t scheduler_threads = 1;            ///< actor threads: 1 to 64
-  std::uint32_t mover_threads = 1;                ///< copying threads: 1 to 64
+  std::uint32_t mover_threads = 1;                ///< copying threads: 1 to 16
   /// Batches of at most so many bytes are copied by the thread that drives the actors; 0: never.
   std::uint64_t inline_copy_bytes = 1ULL << 20;
   /// The calling thread runs the actors' work of its own call where they are idle, instead of waking another thread.

@@ -126,6 +126,7 @@ struct Stats {
                 arena_slot_bytes = 0, free_bytes_now = 0;
   std::uint64_t claims_now = 0, leases_now = 0, leased_bytes_now = 0, quarantined_bytes_now = 0, rows_lent_now = 0,
                 unverified_pools_now = 0;
+  std::uint64_t events_dropped = 0;            ///< store events that no subscriber took in time
 };
 
 /// One rank of the engine in this process: its pools, puts and loads. Ends with close() or its last reference.
@@ -201,6 +202,8 @@ class KVONCE_API Runtime {
   void subscribe(std::function<void(std::span<const StoreEvent>)> callback);
 
   struct Impl;
+  /// For the runtime's own use.
+  Impl& impl() const noexcept { return *impl_; }
 
  private:
   explicit Runtime(std::unique_ptr<Impl> impl);

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Inside of the ShardKeyActor: routes what ranks say to the partitions that own the pages, and keeps the questions that
+// this process has open with its store.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "actors/shard_key_actor.hpp"
+#include "actors/tick_timer.hpp"
+#include "messages/actors.hpp"
+#include "protocol/shard_key_core.hpp"
+
+namespace kvonce::actors {
+
+class ShardKeyState {
+ public:
+  using Self = messages::ShardKeyActor::stateful_pointer<ShardKeyState>;
+  static constexpr const char* name = "ShardKeyActor";
+
+  void start(Self self, std::shared_ptr<const ShardKeySetup> setup, std::vector<messages::StoreActor> stores);
+  ~ShardKeyState();
+
+  // From ranks, in their order, to the stores.
+  void on_page_ready(protocol::PageReady& ready);
+  template <class Message>
+  void pass_on(messages::ToPartition to, Message& message) {
+    if (to.partition < stores_.size()) compat::tell(self_, stores_[to.partition], std::move(message));
+  }
+  template <class Message>
+  void to_all(const Message& message) {
+    for (const auto& store : stores_) compat::tell(self_, store, message);
+  }
+  void on_load_begin(const protocol::LoadBegin& begin);
+
+  // Ranks and their pools.
+  void on_attach(const messages::AttachRank& attach);
+  void on_register_pool(const messages::RegisterPool& command);
+  void on_set_keying(const messages::SetKeying& set);
+  void on_pool_gone(messages::PoolGone gone);
+  void on_rekey(messages::RekeyAsk ask);
+  void on_rank_closed(messages::RankClosed closed);
+
+  // Questions of the process, and the answers.
+  void on_open_namespace(const messages::OpenNamespace& command);
+  void on_register_group(const messages::RegisterGroup& command);
+  void on_lookup(messages::LookupCommand& command);
+  void on_lease(const messages::LeaseCommand& command);
+  void on_admin(messages::AdminCommand& command);
+  void on_flush_mark(messages::FlushMark mark);
+  void on_register_reply(messages::RegisterReply& reply);
+  void on_lookup_answer(const protocol::LookupAnswer& answer);
+  void on_lease_reply(messages::LeaseReply reply);
+  void on_admin_answer(std::uint64_t token, Reason error, std::uint64_t removed);
+  void on_close();
+  void on_tick(messages::Tick tick);
+
+ private:
+  using Registered = std::function<void(protocol::RegisterAnswer&)>;
+  struct RankPool {
+    protocol::PoolAsk ask;
+    protocol::PoolKeying keying;
+    std::uint32_t rank_shard = 0;
+    bool rekeying = false;
+  };
+  struct OpenLookup {
+    std::shared_ptr<LookupOperation> operation;
+    std::uint32_t group = 0;
+    std::uint32_t redirects = 0;
+    protocol::LookupAsk ask;
+  };
+  struct OpenAdmin {
+    std::shared_ptr<AdminOperation> operation;
+    std::uint32_t left = 0;   // partitions that have not answered
+    bool marking = false;     // flush: ranks are still passing on what they had ...
+    std::set<protocol::SenderId> marks;  // ... namely these
+    AckLevel level = AckLevel::memory;
+    std::uint64_t count = 0;
+    Reason error = Reason::none;
+  };
+
+  template <class Ask>
+  void ask_registrar(const Ask& ask, Registered then);
+  void register_pool(const messages::RegisterPool& command, bool again);
+  void refresh_group(std::uint32_t index, std::function<void(const Error&)> then);
+  runtime::GroupRecord record_of(const protocol::GroupAsk& ask, ShardCounts ranks, const protocol::RegisterAnswer& answer) const;
+  void send_lookup(std::uint64_t token, OpenLookup& open);
+  void end_lookup(OpenLookup& open, const protocol::LookupAnswer& answer);
+  void fail_lookup(OpenLookup& open, Reason reason);
+  void end_admin(OpenAdmin& open);
+  void start_flush(std::uint64_t token, OpenAdmin& open);
+  void attach(protocol::SenderId sender, const protocol::PoolKeying& keying, bool attached);
+  void on_store_down();
+  void fail_all(Reason reason);
+
+  Self self_ = nullptr;
+  std::shared_ptr<const ShardKeySetup> setup_;
+  std::vector<messages::StoreActor> stores_;
+  compat::WatchTable watches_;
+  protocol::ShardKeyCore core_{protocol::Placement::local(1)};
+  std::vector<std::pair<std::uint32_t, protocol::PutBatch>> split_;  // reused
+  std::vector<protocol::ItemVerdict> refused_;                       // reused
+  std::unordered_map<protocol::SenderId, messages::PoolActor> ranks_;
+  std::map<std::pair<protocol::SenderId, std::uint32_t>, RankPool> pools_;
+  std::unordered_map<std::uint64_t, Registered> registering_;
+  std::unordered_map<std::uint64_t, OpenLookup> lookups_;
+  std::unordered_map<std::uint64_t, messages::SlotPtr<Reason>> lease_calls_;
+  std::unordered_map<std::uint64_t, OpenAdmin> admins_;
+  std::uint64_t next_token_ = 1;
+  bool lost_ = false;
+  bool closed_ = false;
+  TickTimer timer_;
+};
+
+messages::ShardKeyActor::behavior_type shard_key_actor(ShardKeyState::Self self, std::shared_ptr<const ShardKeySetup> setup,
+                                                       std::vector<messages::StoreActor> stores);
+
+}  // namespace kvonce::actors

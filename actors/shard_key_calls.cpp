@@ -1,0 +1,347 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The ShardKeyActor's other half: what this process asks its store, and what becomes of the answers.
+#include <algorithm>
+
+#include "actors/shard_key_actor_state.hpp"
+#include "runtime/operation_impl.hpp"
+
+namespace kvonce::actors {
+
+using protocol::LookupAnswer;
+using protocol::Time;
+
+namespace {
+
+// A pool can be demoted once, so a group with its 64 pools is described again at most so often.
+constexpr std::uint32_t kMaxRedirects = 64;
+
+Error error_of(Reason reason) {
+  switch (reason) {
+    case Reason::none: return {};
+    case Reason::closed: return {reason, "the runtime was stopped"};
+    case Reason::store_lost: return {reason, "the store has ended"};
+    case Reason::deadline: return {reason, "no answer within the call's time"};
+    default: return {reason, std::string(to_string(reason))};
+  }
+}
+
+}  // namespace
+
+// -- registration ------------------------------------------------------------------------------------------------------
+
+template <class Ask>
+void ShardKeyState::ask_registrar(const Ask& ask, Registered then) {
+  if (lost_ || closed_) {
+    protocol::RegisterAnswer answer;
+    answer.error = error_of(closed_ ? Reason::closed : Reason::store_lost);
+    then(answer);
+    return;
+  }
+  const std::uint64_t token = next_token_++;
+  registering_.emplace(token, std::move(then));
+  compat::tell(self_, stores_.front(), messages::From{setup_->client, token}, ask);
+}
+template void ShardKeyState::ask_registrar(const protocol::PoolAsk&, Registered);
+
+void ShardKeyState::on_register_reply(messages::RegisterReply& reply) {
+  if (const auto node = registering_.extract(reply.token)) node.mapped()(reply.answer);
+}
+
+void ShardKeyState::on_open_namespace(const messages::OpenNamespace& command) {
+  ask_registrar(protocol::NamespaceAsk{command.text}, [this, slot = command.answer](protocol::RegisterAnswer& answer) {
+    if (!answer.error) setup_->directory->add_namespace(answer.ns);
+    slot->fill({answer.error, answer.ns});
+  });
+}
+
+runtime::GroupRecord ShardKeyState::record_of(const protocol::GroupAsk& ask, ShardCounts ranks,
+                                              const protocol::RegisterAnswer& answer) const {
+  runtime::GroupRecord record;
+  record.ask = ask;
+  record.ranks = ranks;
+  record.id = answer.group;
+  for (std::size_t i = 0; i < ask.pools.size() && i < answer.pools.size(); ++i) {
+    const protocol::PoolId pool = answer.pools[i].pool;
+    const std::uint32_t shards = setup_->arena->readers.front().pool(ask.ns, pool).shards;
+    const bool as_asked = shards == 0 || shards == ask.pools[i].shards.count();
+    record.pools.push_back(pool);
+    record.shards.push_back(as_asked ? ask.pools[i].shards : ask.pools[i].ranks);
+    setup_->directory->add_pool(ask.ns, pool, {ask.pools[i].name, record.shards.back(), 0});
+  }
+  return record;
+}
+
+void ShardKeyState::on_register_group(const messages::RegisterGroup& command) {
+  ask_registrar(command.ask, [this, command](protocol::RegisterAnswer& answer) {
+    if (answer.error) {
+      command.answer->fill({answer.error, 0});
+      return;
+    }
+    command.answer->fill({{}, setup_->directory->add_group(record_of(command.ask, command.ranks, answer))});
+  });
+}
+
+void ShardKeyState::refresh_group(std::uint32_t index, std::function<void(const Error&)> then) {
+  const runtime::GroupPtr group = setup_->directory->group(index);
+  ask_registrar(group->ask, [this, index, group, then = std::move(then)](protocol::RegisterAnswer& answer) {
+    if (!answer.error) setup_->directory->replace_group(index, record_of(group->ask, group->ranks, answer));
+    then(answer.error);
+  });
+}
+
+// -- lookups -----------------------------------------------------------------------------------------------------------
+
+void ShardKeyState::on_lookup(messages::LookupCommand& command) {
+  OpenLookup open{std::move(command.operation), command.group, 0, std::move(command.ask)};
+  if (lost_ || closed_) {
+    fail_lookup(open, closed_ ? Reason::closed : Reason::store_lost);
+    return;
+  }
+  const std::uint64_t token = next_token_++;
+  auto& kept = lookups_.emplace(token, std::move(open)).first->second;
+  send_lookup(token, kept);
+  timer_.arm(self_, runtime::to_time(kept.operation->impl().deadline), runtime::now());
+}
+
+void ShardKeyState::send_lookup(std::uint64_t token, OpenLookup& open) {
+  const auto& impl = open.operation->impl();
+  const runtime::GroupPtr group = setup_->directory->group(open.group);
+  protocol::LookupAsk ask = open.ask;
+  ask.token = token;
+  ask.engine = setup_->engine;
+  ask.group = group->id;
+  ask.pages = impl.pages;
+  if (ask.has_request) ask.digest = protocol::lookup_digest(group->id, ask.pages);
+  const Time deadline = runtime::to_time(impl.deadline);
+  const Time now = runtime::now();
+  ask.time_left = deadline > now ? deadline - now : 0;
+  const std::uint32_t home = core_.home(group->ask.ns, ask.pages.front());
+  compat::tell(self_, stores_[home], messages::From{setup_->client, token}, std::move(ask));
+}
+
+void ShardKeyState::on_lookup_answer(const LookupAnswer& answer) {
+  const auto at = lookups_.find(answer.token);
+  if (at == lookups_.end()) {
+    // Nobody waits any more: what it leased would only take space.
+    if (answer.lease)
+      compat::tell(self_, stores_[protocol::ShardKeyCore::home_of(answer.lease) % stores_.size()],
+                   messages::From{setup_->client, 0}, protocol::LeaseCall{answer.lease, setup_->engine, 0});
+    return;
+  }
+  OpenLookup& open = at->second;
+  if (answer.redirect && open.redirects++ < kMaxRedirects) {
+    // A pool of the group was demoted: the group is described again, the caller notices nothing.
+    refresh_group(open.group, [this, token = answer.token](const Error& error) {
+      const auto again = lookups_.find(token);
+      if (again == lookups_.end()) return;
+      if (!error) {
+        send_lookup(token, again->second);
+        return;
+      }
+      fail_lookup(again->second, error.reason);
+      lookups_.erase(token);
+    });
+    return;
+  }
+  const auto node = lookups_.extract(at);
+  end_lookup(node.mapped(), answer);
+}
+
+void ShardKeyState::end_lookup(OpenLookup& open, const LookupAnswer& answer) {
+  auto& impl = open.operation->impl();
+  if (!impl.claim()) {
+    if (answer.lease)
+      compat::tell(self_, stores_[protocol::ShardKeyCore::home_of(answer.lease) % stores_.size()],
+                   messages::From{setup_->client, 0}, protocol::LeaseCall{answer.lease, setup_->engine, 0});
+    return;
+  }
+  LookupResult& result = impl.lookup;
+  result.error = error_of(answer.error);
+  result.restorable_pages = answer.restorable_pages;
+  result.resident_pages = answer.resident_pages;
+  result.every_stop = answer.every_stop;
+  result.stops = answer.stops;
+  result.leased_stops = answer.leased_stops;
+  result.lease = answer.lease;
+  result.lease_left = std::chrono::milliseconds(answer.lease_left / protocol::kMillisecond);
+  result.first_missing = answer.first_missing;
+  result.reason = answer.reason;
+  result.retry_after_ms = answer.retry_after_ms;
+  if (answer.reason == Reason::group_incomplete || answer.optional_missing != 0) {
+    const runtime::GroupPtr group = setup_->directory->group(open.group);
+    if (answer.reason == Reason::group_incomplete) {
+      result.missing_pool = group->name_of(answer.missing_pool);
+      result.missing_shard = answer.missing_shard;
+    }
+    for (std::size_t i = 0; i < group->pools.size(); ++i)
+      if ((answer.optional_missing >> group->pools[i] & 1U) != 0) result.optional_missing.push_back(group->ask.pools[i].name);
+  }
+  impl.error = result.error;
+  impl.finish();
+}
+
+void ShardKeyState::fail_lookup(OpenLookup& open, Reason reason) {
+  auto& impl = open.operation->impl();
+  if (!impl.claim()) return;
+  impl.error = impl.lookup.error = error_of(reason);
+  impl.lookup.reason = reason;
+  impl.finish();
+}
+
+void ShardKeyState::on_lease(const messages::LeaseCommand& command) {
+  const std::uint32_t home = protocol::ShardKeyCore::home_of(command.call.lease);
+  if (lost_ || closed_ || home >= stores_.size()) {
+    command.answer->fill(closed_ ? Reason::closed : lost_ ? Reason::store_lost : Reason::lease_unknown);
+    return;
+  }
+  const std::uint64_t token = next_token_++;
+  lease_calls_.emplace(token, command.answer);
+  protocol::LeaseCall call = command.call;
+  call.engine = setup_->engine;
+  compat::tell(self_, stores_[home], messages::From{setup_->client, token}, call);
+}
+
+void ShardKeyState::on_lease_reply(messages::LeaseReply reply) {
+  if (const auto node = lease_calls_.extract(reply.token)) node.mapped()->fill(reply.reason);
+}
+
+// -- remove and flush --------------------------------------------------------------------------------------------------
+
+void ShardKeyState::on_admin(messages::AdminCommand& command) {
+  OpenAdmin open;
+  open.operation = std::move(command.operation);
+  open.level = command.level;
+  if (lost_ || closed_) {
+    open.error = closed_ ? Reason::closed : Reason::store_lost;
+    end_admin(open);
+    return;
+  }
+  const std::uint64_t token = next_token_++;
+  OpenAdmin& kept = admins_.emplace(token, std::move(open)).first->second;
+  timer_.arm(self_, runtime::to_time(kept.operation->impl().deadline), runtime::now());
+  if (command.is_flush) {
+    // Everything accepted before has to reach the stores first: each rank sends the mark back behind what it has.
+    kept.marking = true;
+    for (const auto& [sender, rank] : ranks_) {
+      kept.marks.insert(sender);
+      compat::tell(self_, rank, messages::FlushMark{token, 0});
+    }
+    if (kept.marks.empty()) start_flush(token, kept);
+    return;
+  }
+  protocol::RemoveAsk& ask = command.remove;
+  ask.token = token;
+  using What = protocol::RemoveAsk::What;
+  if (ask.what == What::ns || ask.what == What::all) {
+    kept.left = static_cast<std::uint32_t>(stores_.size());
+    for (const auto& store : stores_) compat::tell(self_, store, messages::From{setup_->client, token}, ask);
+    return;
+  }
+  std::vector<std::vector<PageHash>> parts(stores_.size());
+  for (const PageHash& page : ask.pages) parts[core_.home(ask.ns, page)].push_back(page);
+  kept.left = static_cast<std::uint32_t>(std::count_if(parts.begin(), parts.end(), [](const auto& p) { return !p.empty(); }));
+  for (std::size_t p = 0; p < parts.size(); ++p) {
+    if (parts[p].empty()) continue;
+    ask.pages = std::move(parts[p]);
+    compat::tell(self_, stores_[p], messages::From{setup_->client, token}, ask);
+  }
+  if (kept.left == 0) end_admin(admins_.extract(token).mapped());
+}
+
+void ShardKeyState::on_flush_mark(messages::FlushMark mark) {
+  const auto at = admins_.find(mark.token);
+  if (at == admins_.end() || !at->second.marking) return;
+  at->second.marks.erase(mark.sender);
+  if (at->second.marks.empty()) start_flush(mark.token, at->second);
+}
+
+void ShardKeyState::start_flush(std::uint64_t token, OpenAdmin& open) {
+  open.marking = false;
+  open.left = static_cast<std::uint32_t>(stores_.size());
+  for (const auto& store : stores_)
+    compat::tell(self_, store, messages::From{setup_->client, token}, protocol::FlushAsk{token, open.level});
+}
+
+void ShardKeyState::on_admin_answer(std::uint64_t token, Reason error, std::uint64_t removed) {
+  const auto at = admins_.find(token);
+  if (at == admins_.end() || at->second.marking) return;
+  OpenAdmin& open = at->second;
+  open.count += removed;
+  if (error != Reason::none) open.error = error;
+  if (open.left > 1) {
+    --open.left;
+    return;
+  }
+  end_admin(admins_.extract(at).mapped());
+}
+
+void ShardKeyState::end_admin(OpenAdmin& open) {
+  auto& impl = open.operation->impl();
+  if (!impl.claim()) return;
+  impl.error = error_of(open.error);
+  impl.count = open.count;
+  impl.finish();
+}
+
+// -- ends --------------------------------------------------------------------------------------------------------------
+
+void ShardKeyState::on_store_down() {
+  if (closed_ || lost_) return;
+  lost_ = true;
+  for (const auto& [sender, rank] : ranks_) compat::tell(self_, rank, messages::StoreLost{0});
+  fail_all(Reason::store_lost);
+}
+
+void ShardKeyState::fail_all(Reason reason) {
+  for (auto& [token, then] : std::exchange(registering_, {})) {
+    protocol::RegisterAnswer answer;
+    answer.error = error_of(reason);
+    then(answer);
+  }
+  for (auto& [token, open] : std::exchange(lookups_, {})) fail_lookup(open, reason);
+  for (auto& [token, slot] : std::exchange(lease_calls_, {})) slot->fill(reason);
+  for (auto& [token, open] : std::exchange(admins_, {})) {
+    open.error = reason;
+    end_admin(open);
+  }
+}
+
+void ShardKeyState::on_close() {
+  closed_ = true;
+  for (const auto& store : stores_) watches_.unwatch(self_, store);
+  to_all(messages::ClientGone{setup_->client});
+  fail_all(Reason::closed);
+  self_->quit();
+}
+
+void ShardKeyState::on_tick(messages::Tick tick) {
+  timer_.arrived(tick);
+  const Time now = runtime::now();
+  Time next = protocol::kNever;
+  const auto over = [&](const Operation& operation) {
+    const Time deadline = runtime::to_time(operation.impl().deadline);
+    if (deadline > now) next = std::min(next, deadline);
+    return deadline <= now;
+  };
+  for (auto at = lookups_.begin(); at != lookups_.end();) {
+    if (!over(*at->second.operation)) {
+      ++at;
+      continue;
+    }
+    fail_lookup(at->second, Reason::deadline);
+    at = lookups_.erase(at);
+  }
+  for (auto at = admins_.begin(); at != admins_.end();) {
+    if (!over(*at->second.operation)) {
+      ++at;
+      continue;
+    }
+    at->second.error = Reason::deadline;
+    end_admin(at->second);
+    at = admins_.erase(at);
+  }
+  timer_.arm(self_, next, now);
+}
+
+}  // namespace kvonce::actors

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Inside of the StoreActor: hands events to StoreCore and its actions to the other actors. Partition 0 is the registrar.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "actors/store_actor.hpp"
+#include "actors/tick_timer.hpp"
+#include "messages/actors.hpp"
+
+namespace kvonce::actors {
+
+class StoreState {
+ public:
+  using Self = messages::StoreActor::stateful_pointer<StoreState>;
+  static constexpr const char* name = "StoreActor";
+
+  void start(Self self, std::shared_ptr<StoreSetup> setup);
+
+  protocol::StoreCore& core() { return *setup_->core; }
+  protocol::StoreActions& actions() { return actions_; }
+  /// After every event: tells everybody what came of it.
+  void act(protocol::Time now);
+
+  void on_client_join(const messages::ClientJoin& join);
+  void on_client_gone(messages::ClientGone gone);
+  void on_sender_join(const messages::SenderJoin& join);
+  void on_sender_gone(messages::SenderGone gone);
+  template <class Ask>
+  void on_register(messages::From from, const Ask& ask) {
+    std::vector<protocol::CatalogUpdate> updates;
+    protocol::RegisterAnswer answer = core().catalog().ask(ask, updates);
+    change_catalog(updates);
+    answer_when_spread(from, std::move(answer));
+  }
+  void on_updates(const messages::CatalogUpdates& news);
+  void on_ack(messages::CatalogAck ack);
+  void on_conflict(messages::Conflict conflict);
+  void on_lease_call(messages::From from, const protocol::LeaseCall& call);
+  void on_load_begin(const protocol::LoadBegin& begin);
+  void on_remove(messages::From from, const protocol::RemoveAsk& ask);
+  void on_siblings(const messages::Siblings& siblings);
+  void on_stats(const messages::StatsAsk& ask);
+  void on_continue();
+  void on_tick(messages::Tick tick);
+
+ private:
+  bool is_registrar() const { return setup_->config.partition == 0; }
+  void change_catalog(const std::vector<protocol::CatalogUpdate>& updates);
+  void answer_when_spread(messages::From from, protocol::RegisterAnswer&& answer);
+  void release_answers();
+  void work_on();
+  template <class Message>
+  void tell_client(protocol::ClientId client, Message&& message);
+
+  Self self_ = nullptr;
+  std::shared_ptr<StoreSetup> setup_;
+  protocol::StoreActions actions_;
+  std::unordered_map<protocol::SenderId, messages::PoolActor> senders_;
+  std::unordered_map<protocol::ClientId, messages::ShardKeyActor> clients_;
+  std::vector<messages::StoreActor> siblings_;  // by partition, oneself included
+  TickTimer timer_;
+  bool working_ = false;  // a Continue is under way
+
+  // Registrar.
+  std::map<std::pair<protocol::NamespaceId, protocol::PoolId>, std::uint32_t> conflicts_;
+  std::uint64_t update_number_ = 0;        // of the newest CatalogUpdates sent
+  std::vector<std::uint64_t> acked_;       // by partition
+  struct HeldAnswer {
+    std::uint64_t number;
+    messages::From from;
+    protocol::RegisterAnswer answer;
+  };
+  std::deque<HeldAnswer> held_;  // until every partition knows what they speak of
+};
+
+messages::StoreActor::behavior_type store_actor(StoreState::Self self, std::shared_ptr<StoreSetup> setup);
+
+}  // namespace kvonce::actors

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/core.hpp"
+
+#include <pthread.h>
+#include <sys/random.h>
+
+#include <random>
+#include <thread>
+
+namespace kvonce::runtime {
+
+namespace {
+
+std::atomic<std::uint64_t> g_forks{0};
+
+// What the runtime's own steps of a stop may take when the caller's time is over already.
+constexpr std::chrono::milliseconds kLastSteps{500};
+
+}  // namespace
+
+std::uint64_t fork_count() noexcept {
+  static const int registered = pthread_atfork(nullptr, nullptr, [] { g_forks.fetch_add(1, std::memory_order_relaxed); });
+  static_cast<void>(registered);
+  return g_forks.load(std::memory_order_relaxed);
+}
+
+std::uint64_t random_bits() {
+  std::uint64_t bits = 0;
+  if (getrandom(&bits, sizeof bits, 0) == static_cast<ssize_t>(sizeof bits)) return bits;
+  std::random_device device;
+  return std::uint64_t{device()} << 32U | device();
+}
+
+Call::Call(Core& core) {
+  if (core.forks != g_forks.load(std::memory_order_relaxed)) {
+    error = {Reason::closed, "this runtime was started before a fork; the child has to start its own"};
+  } else if (!core.gate.enter()) {
+    error = {Reason::closed, "the runtime is stopped"};
+  } else {
+    core_ = &core;
+  }
+}
+
+Call::~Call() {
+  if (core_ != nullptr) core_->gate.leave();
+}
+
+Error bad(std::string text) { return {Reason::bad_argument, std::move(text)}; }
+
+Error check_timeout(const char* what, std::chrono::milliseconds timeout) {
+  if (timeout >= std::chrono::milliseconds(1) && timeout <= kMaxTimeout) return {};
+  return bad(std::string(what) + " is " + std::to_string(timeout.count()) + " ms: must be 1 ms to 1 h");
+}
+
+std::string to_text(const Coordinates& at) {
+  const auto axis = [](const char* name, const AxisPart& part) {
+    return std::string(name) + " " + std::to_string(part.index) + " of " + std::to_string(part.of);
+  };
+  return axis("tp", at.tp) + ", " + axis("pp", at.pp) + ", " + axis("cp", at.cp);
+}
+
+std::string to_text(const ShardCounts& counts) {
+  return "tp " + std::to_string(counts.tp) + ", pp " + std::to_string(counts.pp) + ", cp " + std::to_string(counts.cp);
+}
+
+void read_exists(const Core& core, protocol::NamespaceId ns, protocol::PoolId pool, std::uint32_t shard,
+                 std::span<const PageHash> pages, std::uint8_t* out) {
+  const auto& readers = core.view->readers;
+  // A record is written within some hundred nanoseconds: a contended one is read again, as it must not be told as a miss.
+  const auto settle = [&](const protocol::IndexReader& reader, const PageHash& page, std::uint8_t* found) {
+    for (int tries = 0; *found > 1 && tries < 10'000; ++tries) {
+      if (tries > 10) std::this_thread::yield();
+      reader.exists(ns, pool, shard, {&page, 1}, found);
+    }
+    if (*found > 1) *found = 0;
+  };
+  if (readers.size() == 1) {
+    readers.front().exists(ns, pool, shard, pages, out);
+    for (std::size_t i = 0; i < pages.size(); ++i)
+      if (out[i] > 1) settle(readers.front(), pages[i], out + i);
+    return;
+  }
+  std::vector<std::vector<PageHash>> parts(readers.size());
+  std::vector<std::uint32_t> owner(pages.size());
+  for (std::size_t i = 0; i < pages.size(); ++i) {
+    owner[i] = core.placement.owner(ns, pages[i]);
+    parts[owner[i]].push_back(pages[i]);
+  }
+  std::vector<std::vector<std::uint8_t>> found(readers.size());
+  for (std::size_t p = 0; p < readers.size(); ++p) {
+    found[p].resize(parts[p].size());
+    readers[p].exists(ns, pool, shard, parts[p], found[p].data());
+    for (std::size_t i = 0; i < parts[p].size(); ++i) settle(readers[p], parts[p][i], &found[p][i]);
+  }
+  std::vector<std::size_t> next(readers.size(), 0);
+  for (std::size_t i = 0; i < pages.size(); ++i) out[i] = found[owner[i]][next[owner[i]]++];
+}
+
+void Core::stop(std::chrono::milliseconds timeout) {
+  if (forks != fork_count()) return;  // the threads are the parent's
+  const auto now = std::chrono::steady_clock::now();
+  const auto deadline = now + std::clamp<std::chrono::milliseconds>(timeout, std::chrono::milliseconds(0), kMaxTimeout);
+  gate.close();
+  const std::lock_guard one_at_a_time(stop_mutex);
+  if (stopped) return;
+  stopped = true;
+  if (!host) return;
+  gate.wait_empty(deadline);
+
+  std::vector<messages::SlotPtr<bool>> closing;
+  {
+    const std::lock_guard lock(ranks_mutex);
+    for (const auto& weak : ranks) {
+      const auto rank = weak.lock();
+      if (!rank) continue;
+      if (auto slot = rank->begin_close()) closing.push_back(std::move(slot));
+    }
+  }
+  bool all_closed = true;
+  for (const auto& slot : closing) all_closed = slot->wait_until(deadline).has_value() && all_closed;
+  // From here on no copy begins; those that did not end in time end at their next slice, whatever they wait for.
+  mover->stop();
+  const auto last = std::max(deadline, std::chrono::steady_clock::now() + kLastSteps);
+  if (!all_closed)
+    for (const auto& slot : closing) slot->wait_until(last);
+  events->stop();
+  if (host->end(last)) {
+    host.reset();
+    view->readers.clear();
+    arena.reset();
+  } else {
+    // An engine's callback does not come back. Its actor, and the memory that it may touch, are left alone.
+    static_cast<void>(host.release());
+    new std::optional<storage::Arena>(std::move(arena));
+    new std::shared_ptr<actors::ArenaView>(view);
+  }
+}
+
+}  // namespace kvonce::runtime

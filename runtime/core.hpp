@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Inside of the public Runtime and Rank.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <kvonce/runtime.hpp>
+
+#include "runtime/actor_host.hpp"
+#include "runtime/event_hub.hpp"
+#include "runtime/layout.hpp"
+#include "runtime/operation_impl.hpp"
+#include "storage/arena.hpp"
+
+namespace kvonce::runtime {
+
+using SteadyPoint = std::chrono::steady_clock::time_point;
+
+/// Calls that are under way. Once closed, it lets nobody in.
+class CallGate {
+ public:
+  bool enter() noexcept {
+    if ((state_.fetch_add(1, std::memory_order_acq_rel) & kClosed) == 0) return true;
+    leave();
+    return false;
+  }
+  void leave() noexcept {
+    if (state_.fetch_sub(1, std::memory_order_acq_rel) == (kClosed | 1)) {
+      const std::lock_guard lock(mutex_);
+      empty_.notify_all();
+    }
+  }
+  /// True for the first who closes it.
+  bool close() noexcept { return (state_.fetch_or(kClosed, std::memory_order_acq_rel) & kClosed) == 0; }
+  bool wait_empty(SteadyPoint deadline) {
+    std::unique_lock lock(mutex_);
+    return empty_.wait_until(lock, deadline, [this] { return state_.load(std::memory_order_acquire) == kClosed; });
+  }
+
+ private:
+  static constexpr std::uint64_t kClosed = 1ULL << 63;
+  std::atomic<std::uint64_t> state_{0};
+  std::mutex mutex_;
+  std::condition_variable empty_;
+};
+
+/// How often this process's line of forks has forked since it was loaded: a runtime of the parent is of no use in a child.
+std::uint64_t fork_count() noexcept;
+std::uint64_t random_bits();
+
+struct Core {
+  RuntimeConfig config;
+  std::uint64_t forks = fork_count();
+  std::optional<storage::Arena> arena;
+  std::vector<PartitionLayout> layout;
+  std::shared_ptr<actors::ArenaView> view;
+  protocol::Placement placement = protocol::Placement::local(1);
+  protocol::ClientId client = 0;
+  protocol::EngineId engine = 0;
+  std::shared_ptr<Directory> directory;
+  std::shared_ptr<Counters> counters;
+  std::shared_ptr<transport::Mover> mover;
+  std::shared_ptr<EventHub> events;
+  std::unique_ptr<ActorHost> host;
+
+  CallGate gate;
+  std::atomic<std::uint64_t> next_operation{1};
+  std::mutex ranks_mutex;
+  std::vector<std::weak_ptr<Rank::Impl>> ranks;
+  std::mutex stop_mutex;
+  bool stopped = false;  // under stop_mutex
+
+  void stop(std::chrono::milliseconds timeout);
+};
+using CorePtr = std::shared_ptr<Core>;
+
+/// One call inside the gate: `if (Call call(core); call.error) ...`.
+class Call {
+ public:
+  explicit Call(Core& core);
+  ~Call();
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+  Error error;
+
+ private:
+  Core* core_ = nullptr;
+};
+
+/// Waits for a slot outside of the gate. Nothing: time is over, or waiting is not allowed here (the error says which).
+template <class T>
+std::optional<T> wait_for(messages::Slot<T>& slot, std::chrono::milliseconds timeout, const char* what, Error* error) {
+  if (in_callback()) {
+    *error = {Reason::bad_argument, std::string(what) + " waits, and must not be called from a completion callback"};
+    return std::nullopt;
+  }
+  auto value = slot.wait_until(std::chrono::steady_clock::now() + timeout);
+  if (!value) *error = {Reason::deadline, std::string(what) + ": no answer within " + std::to_string(timeout.count()) + " ms"};
+  return value;
+}
+
+/// Time for calls that only ask the store for a number.
+inline constexpr std::chrono::milliseconds kControlTimeout{10'000};
+
+Error check_timeout(const char* what, std::chrono::milliseconds timeout);
+Error bad(std::string text);
+std::string to_text(const Coordinates& at);
+std::string to_text(const ShardCounts& counts);
+
+template <class Op>
+std::shared_ptr<Op> make_operation(Core& core, OperationKind kind, std::chrono::milliseconds timeout, Completion&& completion) {
+  return std::make_shared<Op>(std::make_unique<Operation::Impl>(
+      kind, core.next_operation.fetch_add(1, std::memory_order_relaxed), std::chrono::steady_clock::now() + timeout,
+      std::move(completion)));
+}
+
+/// exists over one (pool, shard) of all partitions.
+void read_exists(const Core& core, protocol::NamespaceId ns, protocol::PoolId pool, std::uint32_t shard,
+                 std::span<const PageHash> pages, std::uint8_t* out);
+
+}  // namespace kvonce::runtime
+
+namespace kvonce {
+
+struct Rank::Impl {
+  runtime::CorePtr core;
+  runtime::GroupPtr group;
+  std::uint32_t group_index = 0;
+  Coordinates at;
+  protocol::SenderId sender = 0;
+  runtime::ActorHost::PoolPtr actor;
+  std::shared_ptr<std::atomic<std::uint64_t>> moved_bytes;
+
+  std::mutex registering;  // one registration at a time
+  mutable std::mutex mutex;
+  std::vector<std::shared_ptr<actors::PoolMemory>> pools;  // by handle; unregistered ones stay, closing
+  messages::SlotPtr<bool> closed;  // set: closing
+
+  std::shared_ptr<actors::PoolMemory> pool(PoolHandle handle) const;
+  /// Begins to close; the slot is filled when no row is lent and no byte moves any more. Inside the gate, or by stop().
+  messages::SlotPtr<bool> begin_close();
+  Error close(std::chrono::milliseconds timeout);
+};
+
+struct Runtime::Impl {
+  runtime::CorePtr core;
+};
+
+}  // namespace kvonce

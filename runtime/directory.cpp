@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/directory.hpp"
+
+namespace kvonce::runtime {
+
+namespace {
+
+bool same_group(const protocol::GroupAsk& a, const protocol::GroupAsk& b) {
+  if (a.ns != b.ns || a.name != b.name || a.pools.size() != b.pools.size()) return false;
+  for (std::size_t i = 0; i < a.pools.size(); ++i) {
+    const auto& x = a.pools[i];
+    const auto& y = b.pools[i];
+    if (x.name != y.name || x.shards != y.shards || x.ranks != y.ranks || !(x.policy == y.policy) || x.optional != y.optional)
+      return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+int GroupRecord::find(std::string_view name) const {
+  for (std::size_t i = 0; i < ask.pools.size(); ++i)
+    if (ask.pools[i].name == name) return static_cast<int>(i);
+  return -1;
+}
+
+std::string GroupRecord::name_of(protocol::PoolId pool) const {
+  for (std::size_t i = 0; i < pools.size() && i < ask.pools.size(); ++i)
+    if (pools[i] == pool) return ask.pools[i].name;
+  return {};
+}
+
+void Directory::add_namespace(protocol::NamespaceId ns) {
+  const std::lock_guard lock(mutex_);
+  namespaces_.insert(ns);
+}
+
+bool Directory::has_namespace(std::uint64_t ns) const {
+  const std::lock_guard lock(mutex_);
+  return ns < protocol::kMaxNamespaces && namespaces_.contains(static_cast<protocol::NamespaceId>(ns));
+}
+
+std::uint32_t Directory::add_group(GroupRecord record) {
+  const std::lock_guard lock(mutex_);
+  for (std::uint32_t i = 0; i < groups_.size(); ++i) {
+    if (!same_group(groups_[i]->ask, record.ask)) continue;
+    groups_[i] = std::make_shared<const GroupRecord>(std::move(record));
+    return i;
+  }
+  groups_.push_back(std::make_shared<const GroupRecord>(std::move(record)));
+  return static_cast<std::uint32_t>(groups_.size() - 1);
+}
+
+void Directory::replace_group(std::uint32_t index, GroupRecord record) {
+  const std::lock_guard lock(mutex_);
+  groups_[index] = std::make_shared<const GroupRecord>(std::move(record));
+}
+
+GroupPtr Directory::group(std::uint64_t index) const {
+  const std::lock_guard lock(mutex_);
+  return index < groups_.size() ? groups_[index] : nullptr;
+}
+
+std::vector<std::uint32_t> Directory::groups_with(protocol::NamespaceId ns, std::string_view pool) const {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::uint32_t> found;
+  for (std::uint32_t i = 0; i < groups_.size(); ++i)
+    if (groups_[i]->ask.ns == ns && groups_[i]->find(pool) >= 0) found.push_back(i);
+  return found;
+}
+
+void Directory::add_pool(protocol::NamespaceId ns, protocol::PoolId pool, const KnownPool& known) {
+  const std::lock_guard lock(mutex_);
+  KnownPool& entry = pools_[{ns, pool}];
+  entry.name = known.name;
+  entry.shards = known.shards;
+  if (known.object_bytes != 0) entry.object_bytes = known.object_bytes;
+}
+
+KnownPool Directory::pool(protocol::NamespaceId ns, protocol::PoolId pool) const {
+  const std::lock_guard lock(mutex_);
+  const auto it = pools_.find({ns, pool});
+  return it == pools_.end() ? KnownPool{} : it->second;
+}
+
+}  // namespace kvonce::runtime

@@ -1,0 +1,420 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <kvonce/runtime.hpp>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "protocol/shard_key_core.hpp"
+#include "runtime/core.hpp"
+
+namespace kvonce {
+
+using runtime::bad;
+using runtime::Call;
+using runtime::check_timeout;
+
+namespace {
+
+constexpr std::size_t kMaxRequestId = 4096;
+
+std::string quoted(std::string_view name) { return "'" + std::string(name) + "'"; }
+
+Error check_name(const char* what, std::string_view name) {
+  if (!name.empty() && name.size() <= 255) return {};
+  return bad(std::string(what) + " is " + std::to_string(name.size()) + " bytes long: must be 1 to 255");
+}
+
+Error check_counts(const std::string& what, const ShardCounts& counts) {
+  const std::uint64_t count = std::uint64_t{counts.tp} * counts.pp * counts.cp;
+  if (count >= 1 && count <= protocol::kMaxShardsPerPool) return {};
+  return bad(what + " are " + runtime::to_text(counts) + ": each must be at least 1, their product at most " +
+             std::to_string(protocol::kMaxShardsPerPool));
+}
+
+Error check_group(const GroupSpec& spec) {
+  if (Error error = check_name("group name", spec.name)) return error;
+  if (Error error = check_counts("group " + quoted(spec.name) + ": ranks", spec.ranks)) return error;
+  if (spec.pools.empty() || spec.pools.size() > 64)
+    return bad("group " + quoted(spec.name) + " has " + std::to_string(spec.pools.size()) + " pools: must be 1 to 64");
+  std::set<std::string_view> names;
+  for (const GroupPool& pool : spec.pools) {
+    if (Error error = check_name("pool name", pool.name)) return error;
+    if (!names.insert(pool.name).second) return bad("group " + quoted(spec.name) + " names pool " + quoted(pool.name) + " twice");
+    if (!pool.shards) continue;
+    if (Error error = check_counts("pool " + quoted(pool.name) + ": shards", *pool.shards)) return error;
+    if (pool.shards->tp > spec.ranks.tp || pool.shards->pp > spec.ranks.pp || pool.shards->cp > spec.ranks.cp)
+      return bad("pool " + quoted(pool.name) + ": shards are " + runtime::to_text(*pool.shards) +
+                 ": must be at most the group's ranks on each axis, " + runtime::to_text(spec.ranks));
+  }
+  return {};
+}
+
+}  // namespace
+
+Runtime::Runtime(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+Runtime::~Runtime() {
+  stop();
+  // In a child of a fork the threads are the parent's: nothing of them may be touched.
+  if (impl_->core->forks != runtime::fork_count()) new runtime::CorePtr(impl_->core);
+}
+
+void Runtime::stop(std::chrono::milliseconds timeout) { impl_->core->stop(timeout); }
+
+const RuntimeConfig& Runtime::config() const noexcept { return impl_->core->config; }
+
+Result<NamespaceHandle> Runtime::open_namespace(std::string_view text) {
+  Result<NamespaceHandle> result;
+  if (text.empty() || text.size() > 4096) {
+    result.error = bad("namespace text is " + std::to_string(text.size()) + " bytes long: must be 1 to 4,096");
+    return result;
+  }
+  const auto slot = std::make_shared<messages::Slot<messages::Made>>();
+  {
+    const Call call(*impl_->core);
+    if ((result.error = call.error)) return result;
+    impl_->core->host->tell_keys(messages::OpenNamespace{std::string(text), slot});
+  }
+  const auto made = runtime::wait_for(*slot, runtime::kControlTimeout, "open_namespace", &result.error);
+  if (made && !(result.error = made->error)) result.value.id = made->id;
+  return result;
+}
+
+Result<GroupHandle> Runtime::register_group(NamespaceHandle ns, const GroupSpec& spec) {
+  Result<GroupHandle> result;
+  if ((result.error = check_group(spec))) return result;
+  if (!impl_->core->directory->has_namespace(ns.id)) {
+    result.error = {Reason::unknown_namespace, "register_group: namespace handle " + std::to_string(ns.id) + " was not opened here"};
+    return result;
+  }
+  messages::RegisterGroup command;
+  command.ranks = spec.ranks;
+  command.ask.ns = static_cast<protocol::NamespaceId>(ns.id);
+  command.ask.name = spec.name;
+  for (const GroupPool& pool : spec.pools)
+    command.ask.pools.push_back({pool.name, pool.shards.value_or(spec.ranks), spec.ranks, pool.policy, pool.optional});
+  const auto slot = command.answer = std::make_shared<messages::Slot<messages::Made>>();
+  {
+    const Call call(*impl_->core);
+    if ((result.error = call.error)) return result;
+    impl_->core->host->tell_keys(std::move(command));
+  }
+  const auto made = runtime::wait_for(*slot, runtime::kControlTimeout, "register_group", &result.error);
+  if (made && !(result.error = made->error)) result.value.id = made->id;
+  return result;
+}
+
+Result<std::shared_ptr<Rank>> Runtime::add_rank(GroupHandle group, const Coordinates& at) {
+  Result<std::shared_ptr<Rank>> result;
+  runtime::Core& core = *impl_->core;
+  const runtime::GroupPtr record = core.directory->group(group.id);
+  if (!record) {
+    result.error = bad("add_rank: group handle " + std::to_string(group.id) + " was not registered here");
+    return result;
+  }
+  const auto fits = [](const AxisPart& part, std::uint16_t of) { return part.of == of && part.index < part.of; };
+  if (!fits(at.tp, record->ranks.tp) || !fits(at.pp, record->ranks.pp) || !fits(at.cp, record->ranks.cp)) {
+    result.error = bad("add_rank: " + runtime::to_text(at) + " is no rank of group " + quoted(record->ask.name) + " with " +
+                       runtime::to_text(record->ranks) + " ranks");
+    return result;
+  }
+  const Call call(core);
+  if ((result.error = call.error)) return result;
+  auto impl = std::make_shared<Rank::Impl>();
+  impl->core = impl_->core;
+  impl->group = record;
+  impl->group_index = group.id;
+  impl->at = at;
+  impl->sender = runtime::random_bits();
+  impl->moved_bytes = std::make_shared<std::atomic<std::uint64_t>>(0);
+  auto setup = std::make_shared<actors::PoolSetup>();
+  setup->core.sender = impl->sender;
+  setup->core.engine = core.engine;
+  setup->arena = core.view;
+  setup->placement = core.placement;
+  setup->mover = core.mover;
+  setup->inline_copy_bytes = core.config.inline_copy_bytes;
+  setup->counters = core.counters;
+  setup->moved_bytes = impl->moved_bytes;
+  impl->actor = core.host->add_pool_actor(std::move(setup));
+  {
+    const std::lock_guard lock(core.ranks_mutex);
+    std::erase_if(core.ranks, [](const auto& weak) { return weak.expired(); });
+    core.ranks.push_back(impl);
+  }
+  result.value = std::make_shared<Rank>(std::move(impl));
+  return result;
+}
+
+Result<std::shared_ptr<LookupOperation>> Runtime::lookup(GroupHandle group, std::vector<PageHash> pages, LookupOptions options) {
+  Result<std::shared_ptr<LookupOperation>> result;
+  runtime::Core& core = *impl_->core;
+  if ((result.error = check_timeout("lookup: timeout", options.timeout))) return result;
+  if (options.lease_time.count() < 0 || options.lease_time > kMaxTimeout) {
+    result.error = bad("lookup: lease_time is " + std::to_string(options.lease_time.count()) +
+                       " ms: must be 1 ms to 1 h, or 0 for the store's default");
+    return result;
+  }
+  if (options.request_id.size() > kMaxRequestId) {
+    result.error = {Reason::too_many, "lookup: request_id is " + std::to_string(options.request_id.size()) +
+                                          " bytes long: must be at most " + std::to_string(kMaxRequestId)};
+    return result;
+  }
+  if (pages.size() > kMaxBatchItems) {
+    result.error = {Reason::too_many, "lookup: " + std::to_string(pages.size()) + " pages: must be at most " + std::to_string(kMaxBatchItems)};
+    return result;
+  }
+  if (!core.directory->group(group.id)) {
+    result.error = bad("lookup: group handle " + std::to_string(group.id) + " was not registered here");
+    return result;
+  }
+  const Call call(core);
+  if ((result.error = call.error)) return result;
+  result.value = runtime::make_operation<LookupOperation>(core, OperationKind::lookup, options.timeout, std::move(options.completion));
+  Operation::Impl& impl = result.value->impl();
+  if (pages.empty()) {
+    // Nothing is asked: nothing is missing either.
+    impl.claim();
+    impl.lookup.every_stop = true;
+    impl.finish();
+    return result;
+  }
+  impl.pages = std::move(pages);
+  messages::LookupCommand command;
+  command.operation = result.value;
+  command.group = group.id;
+  command.ask.has_request = !options.request_id.empty();
+  if (command.ask.has_request) command.ask.request = protocol::text_digest(options.request_id);
+  command.ask.probe = options.probe;
+  command.ask.lease_time = static_cast<protocol::Duration>(options.lease_time.count()) * protocol::kMillisecond;
+  core.host->tell_keys(std::move(command));
+  return result;
+}
+
+namespace {
+
+Error call_lease(runtime::Core& core, const LeaseId& lease, std::uint32_t stop, const char* what) {
+  const auto slot = std::make_shared<messages::Slot<Reason>>();
+  {
+    const Call call(core);
+    if (call.error) return call.error;
+    core.host->tell_keys(messages::LeaseCommand{{lease, core.engine, stop}, slot});
+  }
+  Error error;
+  const auto reason = runtime::wait_for(*slot, runtime::kControlTimeout, what, &error);
+  if (!reason) return error;
+  if (*reason == Reason::none) return {};
+  return {*reason, std::string(what) + ": " + std::string(to_string(*reason))};
+}
+
+}  // namespace
+
+Error Runtime::narrow(LeaseId lease, std::uint32_t stop) { return call_lease(*impl_->core, lease, stop, "narrow"); }
+Error Runtime::release(LeaseId lease) { return call_lease(*impl_->core, lease, 0, "release"); }
+
+Result<std::vector<std::uint8_t>> Runtime::exists(GroupHandle group, std::string_view pool, std::uint32_t shard,
+                                                  std::span<const PageHash> pages) const {
+  Result<std::vector<std::uint8_t>> result;
+  const runtime::GroupPtr record = impl_->core->directory->group(group.id);
+  if (!record) {
+    result.error = bad("exists: group handle " + std::to_string(group.id) + " was not registered here");
+    return result;
+  }
+  const int index = record->find(pool);
+  if (index < 0) {
+    result.error = {Reason::unknown_pool, "exists: pool " + quoted(pool) + " is not in group " + quoted(record->ask.name)};
+    return result;
+  }
+  const auto at = static_cast<std::size_t>(index);
+  if (shard >= record->shards[at].count()) {
+    result.error = bad("exists: shard " + std::to_string(shard) + " of pool " + quoted(pool) + " must be below " +
+                       std::to_string(record->shards[at].count()));
+    return result;
+  }
+  const Call call(*impl_->core);
+  if ((result.error = call.error)) return result;
+  result.value.resize(pages.size());
+  runtime::read_exists(*impl_->core, record->ask.ns, record->pools[at], shard, pages, result.value.data());
+  return result;
+}
+
+Result<PageStat> Runtime::stat(NamespaceHandle ns, const PageHash& page) const {
+  Result<PageStat> result;
+  const runtime::Core& core = *impl_->core;
+  if (!core.directory->has_namespace(ns.id)) {
+    result.error = {Reason::unknown_namespace, "stat: namespace handle " + std::to_string(ns.id) + " was not opened here"};
+    return result;
+  }
+  const Call call(*impl_->core);
+  if ((result.error = call.error)) return result;
+  const auto id = static_cast<protocol::NamespaceId>(ns.id);
+  const protocol::IndexReader& reader = core.view->readers[core.placement.owner(id, page)];
+  protocol::PageView view;
+  if (reader.page(id, page, &view) != protocol::ReadStatus::found) return result;
+  result.value.found = true;
+  result.value.depth = view.depth;
+  for (std::uint32_t p = 0; p < protocol::kMaxPoolsPerNamespace; ++p) {
+    const auto pool = static_cast<protocol::PoolId>(p);
+    const std::uint32_t shards = reader.pool(id, pool).shards;
+    if (shards == 0) continue;
+    const runtime::KnownPool known = core.directory->pool(id, pool);
+    for (std::uint32_t shard = 0; shard < shards; ++shard) {
+      protocol::ObjectLocation at;
+      if (reader.locate(id, page, pool, shard, &at) != protocol::ReadStatus::found) continue;
+      result.value.objects.push_back({known.name, shard, known.object_bytes, at.level});
+    }
+  }
+  return result;
+}
+
+namespace {
+
+Result<std::shared_ptr<AdminOperation>> remove(runtime::Core& core, protocol::RemoveAsk&& ask, Completion&& completion) {
+  Result<std::shared_ptr<AdminOperation>> result;
+  const Call call(core);
+  if ((result.error = call.error)) return result;
+  result.value = runtime::make_operation<AdminOperation>(core, OperationKind::remove, kDefaultTimeout, std::move(completion));
+  messages::AdminCommand command;
+  command.operation = result.value;
+  command.remove = std::move(ask);
+  core.host->tell_keys(std::move(command));
+  return result;
+}
+
+Error check_namespace(const runtime::Core& core, const char* what, NamespaceHandle ns) {
+  if (core.directory->has_namespace(ns.id)) return {};
+  return {Reason::unknown_namespace, std::string(what) + ": namespace handle " + std::to_string(ns.id) + " was not opened here"};
+}
+
+}  // namespace
+
+Result<std::shared_ptr<AdminOperation>> Runtime::remove_key(GroupHandle group, std::string_view pool, std::uint32_t shard,
+                                                            const PageHash& page, Completion completion) {
+  const runtime::GroupPtr record = impl_->core->directory->group(group.id);
+  if (!record) return {nullptr, bad("remove_key: group handle " + std::to_string(group.id) + " was not registered here")};
+  const int index = record->find(pool);
+  if (index < 0)
+    return {nullptr, {Reason::unknown_pool, "remove_key: pool " + quoted(pool) + " is not in group " + quoted(record->ask.name)}};
+  const auto at = static_cast<std::size_t>(index);
+  if (shard >= record->shards[at].count())
+    return {nullptr, bad("remove_key: shard " + std::to_string(shard) + " of pool " + quoted(pool) + " must be below " +
+                         std::to_string(record->shards[at].count()))};
+  protocol::RemoveAsk ask;
+  ask.what = protocol::RemoveAsk::What::key;
+  ask.ns = record->ask.ns;
+  ask.pool = record->pools[at];
+  ask.shard = shard;
+  ask.pages = {page};
+  return remove(*impl_->core, std::move(ask), std::move(completion));
+}
+
+Result<std::shared_ptr<AdminOperation>> Runtime::remove_pages(NamespaceHandle ns, std::vector<PageHash> pages, Completion completion) {
+  if (Error error = check_namespace(*impl_->core, "remove_pages", ns)) return {nullptr, error};
+  if (pages.size() > kMaxBatchItems)
+    return {nullptr, {Reason::too_many, "remove_pages: " + std::to_string(pages.size()) + " pages: must be at most " +
+                                            std::to_string(kMaxBatchItems)}};
+  protocol::RemoveAsk ask;
+  ask.what = protocol::RemoveAsk::What::page;
+  ask.ns = static_cast<protocol::NamespaceId>(ns.id);
+  ask.pages = std::move(pages);
+  return remove(*impl_->core, std::move(ask), std::move(completion));
+}
+
+Result<std::shared_ptr<AdminOperation>> Runtime::remove_namespace(NamespaceHandle ns, Completion completion) {
+  if (Error error = check_namespace(*impl_->core, "remove_namespace", ns)) return {nullptr, error};
+  protocol::RemoveAsk ask;
+  ask.what = protocol::RemoveAsk::What::ns;
+  ask.ns = static_cast<protocol::NamespaceId>(ns.id);
+  return remove(*impl_->core, std::move(ask), std::move(completion));
+}
+
+Result<std::shared_ptr<AdminOperation>> Runtime::clear(Completion completion) {
+  protocol::RemoveAsk ask;
+  ask.what = protocol::RemoveAsk::What::all;
+  return remove(*impl_->core, std::move(ask), std::move(completion));
+}
+
+Result<std::shared_ptr<AdminOperation>> Runtime::flush(AckLevel level, std::chrono::milliseconds timeout, Completion completion) {
+  Result<std::shared_ptr<AdminOperation>> result;
+  if ((result.error = check_timeout("flush: timeout", timeout))) return result;
+  const Call call(*impl_->core);
+  if ((result.error = call.error)) return result;
+  result.value = runtime::make_operation<AdminOperation>(*impl_->core, OperationKind::flush, timeout, std::move(completion));
+  messages::AdminCommand command;
+  command.operation = result.value;
+  command.is_flush = true;
+  command.level = level;
+  impl_->core->host->tell_keys(std::move(command));
+  return result;
+}
+
+Stats Runtime::stats() const {
+  Stats stats;
+  runtime::Core& core = *impl_->core;
+  const runtime::Counters& counters = *core.counters;
+  for (std::size_t v = 0; v < kVerdictCount; ++v) stats.verdicts[v] = counters.verdicts[v].load(std::memory_order_relaxed);
+  stats.moved_bytes = counters.moved_bytes.load(std::memory_order_relaxed);
+  stats.loaded_items = counters.loaded_items.load(std::memory_order_relaxed);
+  stats.loaded_bytes = counters.loaded_bytes.load(std::memory_order_relaxed);
+  stats.load_failures = counters.load_failures.load(std::memory_order_relaxed);
+  stats.rows_lent_now = counters.rows_lent.load(std::memory_order_relaxed);
+  stats.events_dropped = core.events->dropped();
+  std::vector<messages::SlotPtr<protocol::StoreStats>> slots;
+  {
+    const Call call(core);
+    if (call.error) return stats;
+    for (std::uint32_t p = 0; p < core.config.partitions; ++p) {
+      slots.push_back(std::make_shared<messages::Slot<protocol::StoreStats>>());
+      core.host->tell_store(p, messages::StatsAsk{slots.back()});
+    }
+  }
+  protocol::StoreStats sum;
+  // In a callback a store may be waiting for this very thread; it is not waited for then.
+  const auto until = std::chrono::steady_clock::now() + (in_callback() ? std::chrono::seconds(0) : std::chrono::seconds(2));
+  for (const auto& slot : slots)
+    if (const auto part = slot->wait_until(until)) sum.add(*part);
+  stats.announced_items = sum.announced_items;
+  stats.announced_bytes = sum.announced_bytes;
+  stats.stored_objects = sum.stored_objects;
+  stats.stored_bytes = sum.stored_bytes;
+  stats.promotions = sum.promotions;
+  stats.conflicts = sum.conflicts;
+  stats.divergent = sum.divergent;
+  stats.demotions = sum.demotions;
+  stats.samples = sum.samples;
+  stats.unverified = sum.unverified;
+  stats.lookups = sum.lookups;
+  stats.lookup_pages_asked = sum.lookup_pages_asked;
+  stats.lookup_pages_hit = sum.lookup_pages_hit;
+  std::copy(std::begin(sum.misses), std::end(sum.misses), std::begin(stats.misses));
+  stats.evicted_objects = sum.evicted_objects;
+  stats.evicted_bytes = sum.evicted_bytes;
+  stats.evicted_page_sets = sum.evicted_page_sets;
+  stats.evicted_checkpoint_sets = sum.evicted_checkpoint_sets;
+  stats.objects_now = sum.objects_now;
+  stats.pages_now = sum.records_now;
+  stats.payload_bytes_now = sum.payload_bytes_now;
+  stats.slot_bytes_now = sum.slot_bytes_now;
+  stats.capacity_bytes = sum.capacity_bytes;
+  stats.arena_slot_bytes = sum.slots_bytes;
+  stats.free_bytes_now = sum.free_bytes_now;
+  stats.claims_now = sum.claims_now;
+  stats.leases_now = sum.leases_now;
+  stats.leased_bytes_now = sum.leased_bytes_now;
+  stats.quarantined_bytes_now = sum.quarantined_bytes_now;
+  stats.unverified_pools_now = sum.unverified_pools_now;
+  return stats;
+}
+
+void Runtime::subscribe(std::function<void(std::span<const StoreEvent>)> callback) {
+  runtime::Core& core = *impl_->core;
+  const bool on = static_cast<bool>(callback);
+  const Call call(core);
+  if (call.error) return;
+  if (on) core.events->subscribe(std::move(callback));
+  for (std::uint32_t p = 0; p < core.config.partitions; ++p) core.host->tell_store(p, messages::WantEvents{on});
+  if (!on) core.events->stop();
+}
+
+}  // namespace kvonce
