@@ -136,6 +136,8 @@ std::string text_of(const Json& r) {
     table.line("requests refused", protocol::format_count(r["refused"]));
     table.line("arena lost, most", number(r["lost_share_max"].get<double>() * 100, "%.3f") + " %",
                "free, but in pieces too small, when a request found no room");
+    table.line("lost when filled", number(r["lost_share_when_filled"].get<double>() * 100, "%.3f") + " %",
+               "on average, with payload up to the last byte instead");
     table.line("footers and rounding", number(r["overhead_share"].get<double>() * 100, "%.3f") + " %");
     table.line("operations/s", whole(r["operations_per_s"]));
   }
