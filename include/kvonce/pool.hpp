@@ -31,8 +31,8 @@ struct PoolSpec {
   std::string name;  ///< 1 to 255 bytes; one of the group's pools
   /// Which part of the content this rank holds: ranks that declare the same shard hold identical objects.
   /// Unset: sharded by rank on every axis (the safe default). Must agree with the group's shard counts.
-  std::optional<Coordinates> shard;
-  std::vector<Component> components;
+  std::optional<Coordinates> shard{};
+  std::vector<Component> components{};
   std::uint64_t rows = 0;  ///< rows of every layer; rows are named 0 .. rows-1
   MemoryKind memory = MemoryKind::host;
   std::int32_t device = 0;

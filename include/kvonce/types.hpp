@@ -43,9 +43,9 @@ struct AxisPart {
 /// A place on the three axes tensor, pipeline and context parallel. Data parallelism is no axis: it changes nothing
 /// in the bytes. Used for a rank's coordinates and for the shard that a pool declares.
 struct Coordinates {
-  AxisPart tp;
-  AxisPart pp;
-  AxisPart cp;
+  AxisPart tp{};
+  AxisPart pp{};
+  AxisPart cp{};
   friend bool operator==(const Coordinates&, const Coordinates&) = default;
 
   /// Number of different places: tp.of * pp.of * cp.of.
