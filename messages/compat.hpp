@@ -365,7 +365,7 @@ void set_option(caf::actor_system_config& config, const std::string& name, T&& v
 
 // ---- declarations at namespace scope, which only macros can make --------------------------------------------------------------
 
-// Message types, outside of any namespace. The order within a block is part of nothing; the qualified names are the wire contract:
+// Message types, outside of any namespace. The qualified names are the wire contract, the order within a block is not:
 //   KVONCE_BEGIN_TYPES(kvonce_messages, 0)
 //   KVONCE_TYPE(kvonce_messages, kvonce::messages::PageReady)
 //   KVONCE_END_TYPES(kvonce_messages)

@@ -126,8 +126,8 @@ class CounterActor : public caf::stateful_actor<CounterState, kvonce::compat::Ts
   Observed* seen_;
 };
 
-// Brings actors to rest for certain: a turn on this thread has ended with an empty mailbox. An answer alone does not do, the worker
-// that gave it may still be leaving the actor. `sent` counts the messages of sender 0 to `front`.
+// Brings actors to rest for certain: a turn on this thread has ended with an empty mailbox. An answer alone does not do, the
+// worker that gave it may still be leaving the actor. `sent` counts the messages of sender 0 to `front`.
 void bring_to_rest(caf::actor_system& system, const Counter& front, const Counter& back, std::uint32_t& sent) {
   for (;;) {
     CHECK(ask_total(front) == sent);
