@@ -47,7 +47,8 @@ std::string start_model(const Options& options, Model& model) {
   RuntimeConfig config;
   config.engine_id = "bench";
   config.arena_bytes = arena_bytes_for(options.pages, objects, bytes, ranges);
-  config.index_pages = std::max<std::uint64_t>(options.pages + options.pages / 8, 4'096);
+  // An index has room for four objects per page, and these pages have more.
+  config.index_pages = std::max<std::uint64_t>(options.pages + objects / 3, 4'096);
   config.populate = true;
   config.leased_bytes = config.arena_bytes;
   config.mover_threads = static_cast<std::uint32_t>(options.movers);
@@ -102,6 +103,7 @@ std::string store_prefix(const Options& options, Model& model, const std::vector
     const std::uint64_t end = std::min<std::uint64_t>(begin + kPutPages, keys.size());
     std::vector<std::shared_ptr<PutOperation>> open;
     std::uint64_t wanted = 0;
+    Reason reason = Reason::none;
     for (std::size_t r = 0; r < model.ranks.size(); ++r) {
       PutBatch batch;
       batch.first_depth = static_cast<std::uint32_t>(begin);
@@ -122,8 +124,11 @@ std::string store_prefix(const Options& options, Model& model, const std::vector
     for (const auto& put : open) {
       put->wait();
       wanted -= put->succeeded();
+      for (const PutItemResult& item : put->results())
+        if (!is_success(item.verdict)) reason = item.reason;
     }
-    if (wanted != 0) return std::to_string(wanted) + " objects could not be stored";
+    if (wanted != 0)
+      return std::to_string(wanted) + " objects could not be stored (" + std::string(to_string(reason)) + ")";
   }
   return {};
 }

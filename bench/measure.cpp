@@ -9,12 +9,15 @@
 #include <fstream>
 #include <numeric>
 
+#include "transport/checksum.hpp"
 #include "transport/copy_limit.hpp"
 
 namespace kvonce::bench {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+constexpr std::size_t kLine = 64;  // streaming stores copy whole cache lines
 
 double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
@@ -71,18 +74,33 @@ Json spread(std::vector<double>& samples) {
 void LimitMeter::measure() {
   if (options_.limit_seconds <= 0) return;
   // The same memory as arenas and row buffers (populated, huge pages advised), the same blocks, as many threads.
-  const std::size_t working_set =
-      std::max<std::size_t>(transport::kDefaultWorkingSetBytes, options_.movers * (options_.page_bytes + 64) * 2);
-  const auto rate = transport::measure_copy_limit(options_.page_bytes, working_set, static_cast<unsigned>(options_.movers),
-                                                  options_.limit_seconds / 2);
-  if (rate.gib_per_s <= gib_per_s_) return;
-  gib_per_s_ = rate.gib_per_s;
-  cpu_us_per_page_ = rate.cpu_us_per_block;
-  kernel_ = rate.kernel;
+  const std::size_t block = (options_.page_bytes + kLine - 1) / kLine * kLine;
+  const std::size_t working_set = std::max<std::size_t>(transport::kDefaultWorkingSetBytes, options_.movers * block * 2);
+  std::vector<transport::CopyCandidate> candidates = transport::copy_limit_candidates();
+  const std::size_t bare = candidates.size();
+  for (const transport::Kernel kernel : {transport::Kernel::automatic, transport::Kernel::portable}) {
+    candidates.push_back({transport::kernel_name(kernel), [kernel](std::byte* target, const std::byte* source, std::size_t bytes) {
+                            static_cast<void>(transport::copy_and_hash(target, source, bytes, kernel));
+                          }});
+  }
+  const auto rates = transport::measure_copy_rates(candidates, block, working_set, static_cast<unsigned>(options_.movers),
+                                                   options_.limit_seconds / 2);
+  for (std::size_t i = 0; i < bare; ++i) {
+    if (rates[i].gib_per_s <= gib_per_s_) continue;
+    gib_per_s_ = rates[i].gib_per_s;
+    cpu_us_per_page_ = rates[i].cpu_us_per_block;
+    kernel_ = rates[i].kernel;
+  }
+  checksummed_ = std::max(checksummed_, rates[bare].gib_per_s);
+  checksummed_portable_ = std::max(checksummed_portable_, rates[bare + 1].gib_per_s);
 }
 
 Json LimitMeter::json() const {
   return {{"gib_per_s", gib_per_s_}, {"cpu_us_per_page", cpu_us_per_page_}, {"kernel", kernel_}, {"threads", options_.movers}};
+}
+
+Json LimitMeter::checksummed_json() const {
+  return {{"gib_per_s", checksummed_}, {"portable_gib_per_s", checksummed_portable_}};
 }
 
 Json median_of(const std::vector<Json>& runs, const char* by) {

@@ -23,7 +23,8 @@ double quantile(std::vector<double>& samples, double p);
 /// {p50, p99, max}. Orders the samples.
 nlohmann::ordered_json spread(std::vector<double>& samples);
 
-/// The copy limit: measured in two halves around the timed part, the better one counts.
+/// The copy limit, and what a copy that makes its checksum reaches by itself: measured in two halves around the timed
+/// part, the better one counts.
 class LimitMeter {
  public:
   explicit LimitMeter(const Options& options) : options_(options) {}
@@ -31,12 +32,16 @@ class LimitMeter {
   double gib_per_s() const { return gib_per_s_; }
   /// {gib_per_s, cpu_us_per_page, kernel, threads}
   nlohmann::ordered_json json() const;
+  /// {gib_per_s, portable_gib_per_s}: with this CPU's best kernel, and without any vector extension.
+  nlohmann::ordered_json checksummed_json() const;
 
  private:
   const Options& options_;
   double gib_per_s_ = 0;
   double cpu_us_per_page_ = 0;
   const char* kernel_ = "";
+  double checksummed_ = 0;
+  double checksummed_portable_ = 0;
 };
 
 /// One result for several runs: the run that `by` orders into the middle, so that its counts belong together, with each

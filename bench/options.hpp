@@ -29,10 +29,9 @@ struct Options {
   std::uint64_t depth = 1;         // batches in flight per rank
   std::uint64_t movers = 1;        // copying threads of the runtime
   bool lockstep = false;           // a barrier before each batch; else the ranks start together and run free
-  bool portable_kernel = false;    // copies without the CPU's vector extensions
   std::uint64_t repeat = 1;
   double seconds = 10;             // idle: time measured
-  double limit_seconds = 0.6;      // time for the copy limit, before and after the timed part together; 0: not measured
+  double limit_seconds = 0.8;      // time for the copy limit, before and after the timed part together; 0: not measured
   std::uint64_t operations = 0;    // exists: keys asked per rank; lookup: lookups; allocator: puts; 0: the job's default
   std::string preset = "kimi-k3-draft";  // lookup
   std::uint64_t checkpoint_pages = 64;   // lookup: a checkpoint at every so-many-th page

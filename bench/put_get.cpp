@@ -59,6 +59,7 @@ void add_rates(Json& run, const Rates& rates, Driven& driven, const LimitMeter& 
   run["gib_per_s"] = rates.bytes / driven.seconds / kGiB;
   run["ack_us"] = spread(driven.ack_us);
   run["copy_limit"] = limit.json();
+  run["checksummed_copy"] = limit.checksummed_json();
   run["ratio_to_copy_limit"] = limit.gib_per_s() > 0 ? rates.bytes / driven.seconds / kGiB / limit.gib_per_s() : 0.0;
 }
 

@@ -44,6 +44,8 @@ void put_get_lines(const Json& r, Table& table) {
              "copy limit " + number(limit["gib_per_s"]) + " (" + limit["kernel"].get<std::string>() + ", " +
                  count_of(limit["threads"].get<std::uint64_t>(), "thread") + "), " + number(r["ratio_to_copy_limit"]) +
                  " of it");
+  table.line("", "", "copy with checksums alone " + number(r["checksummed_copy"]["gib_per_s"]) + ", portable " +
+                         number(r["checksummed_copy"]["portable_gib_per_s"]));
   table.line("CPU us per unique page", number(r["cpu_us_per_unique_page"]),
              "bare copy " + number(limit["cpu_us_per_page"]));
   table.line("ack us p50 / p99 / max", whole(r["ack_us"]["p50"]) + " / " + whole(r["ack_us"]["p99"]) + " / " +
@@ -73,7 +75,6 @@ Json report(const Options& options, const std::vector<Json>& runs, const char* b
     asked["depth"] = options.depth;
     asked["lockstep"] = options.lockstep;
     asked["movers"] = options.movers;
-    asked["kernel"] = options.portable_kernel ? "portable" : "auto";
     asked["memory"] = "arena and row buffers populated, huge pages advised, before the timed part";
   }
   if (options.job == Job::lookup) {
@@ -95,8 +96,7 @@ std::string text_of(const Json& r) {
   if (job == "put" || job == "get") {
     head += count_of(asked["ranks"], "rank") + ", " + protocol::format_count(asked["pages"]) + " pages of " +
             protocol::format_bytes(asked["page_bytes"]) + ", batches of " + protocol::format_count(asked["batch"]) +
-            ", depth " + protocol::format_count(asked["depth"]) + (asked["lockstep"] ? ", lock step" : ", free") + ", kernel " +
-            asked["kernel"].get<std::string>();
+            ", depth " + protocol::format_count(asked["depth"]) + (asked["lockstep"] ? ", lock step" : ", free");
   } else if (job == "exists") {
     head += protocol::format_count(asked["pages"]) + " resident keys at random, batches of " + protocol::format_count(asked["batch"]) +
             ", " + count_of(asked["ranks"], "rank");

@@ -21,7 +21,6 @@ struct Command {
   Options options;
   std::string seconds;
   CLI::Option* seconds_option = nullptr;
-  std::string kernel = "auto";
   OutputOptions output;
   struct Number {
     const char* name;
@@ -54,9 +53,6 @@ std::string read_options(Command& command) {
     if (!parsed) return "--time: " + parsed.error;
     command.options.seconds = std::chrono::duration<double>(parsed.value).count();
   }
-  if (command.kernel != "auto" && command.kernel != "portable")
-    return "--kernel is \"" + command.kernel + "\": allowed are auto and portable";
-  command.options.portable_kernel = command.kernel == "portable";
   return {};
 }
 
@@ -89,7 +85,6 @@ void add_job_options(CLI::App& app, Command& command) {
     command.number(app, "--depth", options.depth, "Batches in flight per rank");
     command.number(app, "--movers", options.movers, "Copying threads; the copy limit is measured with as many");
     app.add_flag("--lockstep", options.lockstep, "A barrier before each batch; else ranks start together and run free");
-    app.add_option("--kernel", command.kernel, "How bytes are copied: auto or portable [auto]");
   }
   if (job == Job::exists) command.number(app, "--operations", options.operations, "Keys asked by each rank");
   if (job == Job::lookup) {

@@ -89,6 +89,8 @@ TEST_CASE("the result of put has every promised field, also of each run") {
     CHECK(r["copy_limit"]["cpu_us_per_page"] > 0);
     CHECK(r["copy_limit"]["kernel"].is_string());
     CHECK(r["copy_limit"]["threads"] == 1);
+    CHECK(r["checksummed_copy"]["gib_per_s"] > 0);
+    CHECK(r["checksummed_copy"]["portable_gib_per_s"] > 0);
   }
 }
 

@@ -33,9 +33,8 @@ refused --page-bytes put --page-bytes 512MiB
 refused --page-bytes put --page-bytes 1.3B
 refused --batch get --batch 0
 refused --depth get --depth 5000
-refused --kernel put --kernel sse
 refused --time idle --time 10
 refused gpt-9 lookup --preset gpt-9
 refused --lockstep exists --lockstep
-refused nothing nothing
+refused subcommand nothing
 exit "$failed"
