@@ -164,16 +164,13 @@ void StoreCore::Impl::scan(Time now, StoreActions& out) {
   last_scan = now;
   for (std::uint32_t c = granted_head; c != kNone;) {
     const std::uint32_t next = claims[c].granted_next;
-    bool expired = false;
     bool fresh = false;
     for (OpenGrant& grant : claims[c].grants) {
-      if (!grant.late && grant.deadline <= now) {
-        grant.late = true;
-        expired = true;
-      }
+      grant.late |= grant.deadline <= now;
       fresh |= !grant.late;
     }
-    if (expired && !fresh && claims[c].record != kNone) promote(c, now, out);
+    // Again at every scan: a waiter may have come later, or there was no space for its grant.
+    if (!fresh && claims[c].record != kNone) promote(c, now, out);
     c = next;
   }
   for (auto it = asks.begin(); it != asks.end();) {

@@ -8,6 +8,11 @@
 namespace kvonce::protocol {
 
 void StoreCore::Impl::grants_done(const GrantResults& results, Time now, StoreActions& out) {
+  const std::uint32_t sender = slot_of(results.sender);
+  if (sender == kNone) {
+    ++stats.stale_messages;
+    return;
+  }
   for (const GrantResult& result : results.results) {
     std::span<const std::uint64_t> sums;
     if (result.outcome == GrantOutcome::landed) {
@@ -17,13 +22,12 @@ void StoreCore::Impl::grants_done(const GrantResults& results, Time now, StoreAc
       }
       sums = std::span(results.checksums).subspan(result.first_checksum, result.checksum_count);
     }
-    grant_done(result, sums, now, out);
+    grant_done(sender, result, sums, now, out);
   }
-  const std::uint32_t sender = slot_of(results.sender);
-  if (sender != kNone) pump(sender, now, out);
+  pump(sender, now, out);
 }
 
-void StoreCore::Impl::grant_done(const GrantResult& result, std::span<const std::uint64_t> sums, Time now, StoreActions& out) {
+void StoreCore::Impl::grant_done(std::uint32_t sender, const GrantResult& result, std::span<const std::uint64_t> sums, Time now, StoreActions& out) {
   const bool landed = result.outcome == GrantOutcome::landed;
   const auto count_landed = [&](const OpenGrant& grant, bool late) {
     const std::uint64_t bytes = catalog.find_pool(grant.ns, grant.pool)->object_bytes;
@@ -38,10 +42,12 @@ void StoreCore::Impl::grant_done(const GrantResult& result, std::span<const std:
   if (claim != nullptr) {
     while (at < claim->grants.size() && claim->grants[at].epoch != result.epoch) ++at;
     if (config.faults.ignore_epoch && at == claim->grants.size() && at > 0) at = 0;
+    // Only the writer itself can say that it writes no more.
+    if (at < claim->grants.size() && claim->grants[at].sender != sender && !config.faults.ignore_epoch) at = claim->grants.size();
   }
   if (claim == nullptr || at == claim->grants.size()) {
     const auto late = quarantine.find(result.epoch);
-    if (late == quarantine.end()) {
+    if (late == quarantine.end() || late->second.sender != sender) {
       ++stats.stale_messages;
       return;
     }

@@ -159,19 +159,19 @@ void StoreCore::Impl::touch_chain(const PutBatch& batch) {
     if (record != kNone && deepest == kNone) deepest = record;
   }
   if (deepest == kNone) return;
-  const std::uint64_t stamp = order.stamp(deepest);
-  if (stamp != 0 && stamp + kRecentTouches > order.newest_stamp()) return;
+  const auto recent = [this](RecordId record) {
+    const std::uint64_t stamp = order.stamp(record);
+    return stamp != 0 && stamp + kRecentTouches > order.newest_stamp();
+  };
+  // All of them: a page of its middle may be new although its end is not.
+  if (std::all_of(page_records.begin(), page_records.end(), [&](RecordId r) { return r == kNone || recent(r); })) return;
   order.begin_touch();
-  for (RecordId record = deepest; record != kNone; record = index.parent(record)) {
-    // Above a page touched lately everything was: a long chain put in many batches is not walked by each of them.
-    const std::uint64_t before = order.stamp(record);
-    if (before != 0 && before + kRecentTouches > order.newest_stamp()) break;
-    order.touch_page(record);
-  }
-  // With several partitions pages of one batch may hang on no parent here.
-  if (config.partitions > 1)
-    for (std::size_t i = batch.pages.size(); i-- > 0;)
-      if (page_records[i] != kNone && order.stamp(page_records[i]) != order.newest_stamp()) order.touch_page(page_records[i]);
+  // Above a page touched lately everything was: a long chain put in many batches is not walked by each of them.
+  for (RecordId record = deepest; record != kNone && !recent(record); record = index.parent(record)) order.touch_page(record);
+  // Pages of one batch may hang on no parent here: it lies on another partition, or came later than its child.
+  for (std::size_t i = batch.pages.size(); i-- > 0;)
+    if (page_records[i] != kNone && (config.partitions > 1 ? order.stamp(page_records[i]) != order.newest_stamp() : !recent(page_records[i])))
+      order.touch_page(page_records[i]);
   for (const RecordId record : page_records)
     if (record != kNone) refresh(record);
 }
@@ -296,9 +296,13 @@ bool StoreCore::Impl::promote(std::uint32_t c, Time now, StoreActions& out) {
     if (waiter.cannot_copy) continue;
     const bool writing = std::any_of(claim.grants.begin(), claim.grants.end(), [&](const OpenGrant& g) { return g.sender == waiter.sender; });
     if (writing) continue;
-    ++stats.promotions;
     ++claim.promotions;
-    return grant(c, w, now, out);
+    if (!grant(c, w, now, out)) {
+      claims[c].promotions -= claims[c].promotions > 0 ? 1 : 0;
+      return false;
+    }
+    ++stats.promotions;
+    return true;
   }
   return false;
 }

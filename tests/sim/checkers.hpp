@@ -86,6 +86,7 @@ class Checkers {
     Time since = 0;
     bool cannot_copy = false;
     bool claiming = true;  // not stored yet, as far as anybody could see
+    bool met = false;      // stored at the asked level when it was announced
   };
   struct GrantRecord {
     CanonicalKey key;
@@ -146,7 +147,8 @@ class Checkers {
 
   // checkers_puts.cpp
   void on_grant(std::uint32_t partition, SenderId sender, const Grant& grant, const StoreReply& reply);
-  void on_verdict(std::uint32_t partition, SenderId sender, const ItemVerdict& verdict);
+  void on_verdict(std::uint32_t partition, SenderId sender, const ItemVerdict& verdict,
+                  std::uint64_t open_before);
   void close_grant(GrantRecord& grant);
   void stop_waiting(const ItemName& name, const CanonicalKey& key);
   void check_progress(std::uint32_t partition, const CanonicalKey& key, KeyBook& book);
@@ -199,6 +201,8 @@ class Checkers {
   std::vector<std::tuple<std::uint64_t, std::uint64_t, Epoch>> taints_;  // offset, bytes, newest epoch then
   std::map<std::pair<SenderId, std::uint32_t>, Time> idle_since_;  // (sender, pool): its last grant ended
   std::vector<GrantRecord> landed_now_;                             // by the message that is being handled
+  std::map<std::uint32_t, std::uint64_t> no_space_;    // by partition: the store's count
+  std::map<std::uint32_t, Time> no_space_until_;       // when it was last seen to grow
   Time last_disturbance_ = 0;  // a removal, unpublishing or demotion
   std::uint64_t granted_bytes_ = 0;
   Epoch first_epoch_ = 1;

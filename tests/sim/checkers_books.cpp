@@ -33,6 +33,8 @@ void Checkers::new_life(Epoch first_epoch) {
   idle_since_.clear();
   flushes_.clear();
   landed_now_.clear();
+  no_space_.clear();
+  no_space_until_.clear();
   granted_bytes_ = 0;
   first_epoch_ = first_epoch;
   // Objects of the new life have higher epochs than any taint of the old.
@@ -92,10 +94,14 @@ void Checkers::after_call(std::uint32_t partition, const StoreActions& out) {
     if (event.kind == ObjectEvent::Kind::evicted) check_evicted(partition, event);
   // Verdicts first: a sender may be granted its next item by the same message.
   for (const auto& [sender, reply] : out.replies) {
-    for (const ItemVerdict& verdict : reply.verdicts) on_verdict(partition, sender, verdict);
+    const std::uint64_t open = open_items_[{partition, sender}];
+    for (const ItemVerdict& verdict : reply.verdicts) on_verdict(partition, sender, verdict, open);
     for (const ChecksumAsk& ask : reply.asks) {
       sim_.probes.hit(Probe::samples);
       const auto item = items_.find(ItemName{sender, ask.batch, ask.item});
+      if (item != items_.end())
+        for (Waiting& w : keys_[item->second].waiting)
+          if (w.name == item->first) w.claiming = false;
       ObjectLocation at;
       if (item != items_.end() && readable(partition, item->second, &at))
         verifications_[{partition, ask.ask}] = VerifyBook{item->first, at.epoch, item->second};
@@ -106,6 +112,7 @@ void Checkers::after_call(std::uint32_t partition, const StoreActions& out) {
       const auto item = items_.find(name);
       if (item == items_.end()) continue;
       const CanonicalKey key = item->second;
+      differing_.erase(name);
       stop_waiting(name, key);
     }
   }
@@ -126,7 +133,7 @@ void Checkers::on_event(std::uint32_t partition, const ObjectEvent& event, const
   const CanonicalKey key = key_of(event);
   Presence& presence = present_[key];
   PageBook& page = pages_[{event.ns, event.page}];
-  sim_.note("object event", event.page.words[0], static_cast<std::uint64_t>(event.kind), event.shard);
+  sim_.note("  object event", page_tag(event.page) << 16 | (event.pool << 8) | event.shard, static_cast<std::uint64_t>(event.kind), event.shard);
   switch (event.kind) {
     case ObjectEvent::Kind::stored: {
       if (presence.present) sim_.violate(1, text(key) + " was stored twice");

@@ -8,6 +8,12 @@
 #include "tests/sim/store_node.hpp"
 
 namespace kvonce::sim {
+namespace {
+
+// For the trace: the digits of the page's name, pool and shard.
+std::uint64_t key_tag(const CanonicalKey& key) { return page_tag(key.page) << 16 | (key.pool << 8) | key.shard; }
+
+}  // namespace
 
 void Checkers::joined(std::uint32_t partition, const Peer& peer) {
   connected_.insert({partition, peer.sender});
@@ -44,7 +50,10 @@ void Checkers::before_put(std::uint32_t partition, const PutBatch& batch) {
     const CanonicalKey key{batch.pages[item.page].hash, batch.ns, item.pool, item.shard, item.generation};
     const ItemName name{batch.sender, batch.batch, item.item};
     if (!items_.try_emplace(name, key).second) continue;  // announced twice by a broken rank
-    keys_[key].waiting.push_back({name, batch.level, sim_.now(), false, !readable(partition, key, nullptr)});
+    sim_.note("  waits for", key_tag(key), name.sender & 0xffff);
+    ObjectLocation at;
+    const bool there = readable(partition, key, &at);
+    keys_[key].waiting.push_back({name, batch.level, sim_.now(), false, !there, there && at.level >= batch.level});
     ++open_items_[{partition, batch.sender}];
     auto& mine = sender_items_[{partition, batch.sender}];
     if (mine.size() > 4096) std::erase_if(mine, [this](const ItemName& n) { return !items_.contains(n); });
@@ -56,7 +65,8 @@ void Checkers::stop_waiting(const ItemName& name, const CanonicalKey& key) {
   const auto book = keys_.find(key);
   if (book != keys_.end()) {
     std::erase_if(book->second.waiting, [&](const Waiting& w) { return w.name == name; });
-    if (book->second.waiting.empty())
+    const auto& left = book->second.waiting;
+    if (std::none_of(left.begin(), left.end(), [](const Waiting& w) { return w.claiming; }))
       for (const Epoch epoch : book->second.grants) grants_.at(epoch).orphan = true;
   }
   if (items_.erase(name) == 0) return;
@@ -80,6 +90,7 @@ void Checkers::before_results(std::uint32_t partition, const GrantResults& resul
     if (at == grants_.end() || at->second.name.sender != results.sender || at->second.claim != result.claim ||
         at->second.partition != partition)
       continue;
+    sim_.note("  result", key_tag(at->second.key), results.sender & 0xffff, result.epoch * 10 + static_cast<std::uint64_t>(result.outcome));
     if (result.outcome == GrantOutcome::landed) landed_now_.push_back(at->second);
     if (result.outcome == GrantOutcome::abandoned) sim_.probes.hit(Probe::abandoned);
     if (result.outcome == GrantOutcome::failed) sim_.probes.hit(Probe::copy_failed);
@@ -100,6 +111,7 @@ void Checkers::before_withdraw(std::uint32_t partition, const Withdraw& withdraw
     if (at == items_.end() || owner(at->second) != partition) continue;
     const CanonicalKey key = at->second;
     check_progress(partition, key, keys_[key]);
+    sim_.note("  withdrawn", key_tag(key), withdraw.sender & 0xffff);
     stop_waiting(name, key);
   }
 }
@@ -157,7 +169,6 @@ void Checkers::fenced(ClientId client) {
 
 void Checkers::on_grant(std::uint32_t partition, SenderId sender, const Grant& grant, const StoreReply& reply) {
   sim_.probes.hit(Probe::grants);
-  sim_.note("grant", grant.epoch, sender & 0xffff, grant.claim);
   const ItemName name{sender, grant.batch, grant.item};
   const auto item = items_.find(name);
   if (item == items_.end()) {
@@ -166,6 +177,7 @@ void Checkers::on_grant(std::uint32_t partition, SenderId sender, const Grant& g
     return;
   }
   const CanonicalKey key = item->second;
+  sim_.note("  grant", key_tag(key), sender & 0xffff, grant.epoch);
   KeyBook& book = keys_[key];
   if (grant.epoch < first_epoch_)
     sim_.violate(4, "epoch " + std::to_string(grant.epoch) + " was given out, and earlier lives went up to " +
@@ -175,7 +187,8 @@ void Checkers::on_grant(std::uint32_t partition, SenderId sender, const Grant& g
     const GrantRecord& other = grants_.at(epoch);
     if (other.removed || other.orphan || !other.open) continue;
     if (sim_.now() < other.valid_until)
-      sim_.violate(1, text(key) + " was granted to a second sender while the first one's grant is valid");
+      sim_.violate(1, text(key) + " was granted to a second sender while the first one's grant " + std::to_string(epoch) +
+                          " is valid");
     else
       sim_.probes.hit(Probe::promotion);
   }
@@ -201,8 +214,10 @@ void Checkers::on_grant(std::uint32_t partition, SenderId sender, const Grant& g
   granted_bytes_ += bytes;
   const Duration time = sim_.knobs.store.grant_base + bytes * kSecond / sim_.knobs.store.least_rate;
   // Deadlines double with promotions; the first one is what every grant has at least.
-  const auto doublings = std::min<std::size_t>(book.grants.size(), 20);
-  record.valid_until = sim_.now() + (time << doublings);
+  const auto doublings = std::count_if(book.grants.begin(), book.grants.end(), [this](Epoch epoch) {
+    return !grants_.at(epoch).orphan && !grants_.at(epoch).removed;
+  });
+  record.valid_until = sim_.now() + (time << std::min<std::ptrdiff_t>(doublings, 20));
   ++book.grants_ever;
   if (sim_.knobs.calm && book.grants_ever > 1)
     sim_.violate(1, text(key) + " was granted " + std::to_string(book.grants_ever) + " times in a run without faults");
@@ -228,13 +243,15 @@ void Checkers::count_verdict(const ItemVerdict& v) {
   if (v.reason == Reason::no_space) hit(sim_.knobs.store.index.max_pages < 100 ? Probe::index_full : Probe::no_space);
 }
 
-void Checkers::on_verdict(std::uint32_t partition, SenderId sender, const ItemVerdict& verdict) {
+void Checkers::on_verdict(std::uint32_t partition, SenderId sender, const ItemVerdict& verdict,
+                          std::uint64_t open_before) {
   count_verdict(verdict);
   const ItemName name{sender, verdict.batch, verdict.item};
   const auto item = items_.find(name);
   if (item == items_.end()) return;  // decided before (a forger's, or withdrawn while it was being answered)
   const CanonicalKey key = item->second;
-  sim_.note("verdict", sender & 0xffff, static_cast<std::uint64_t>(verdict.verdict), static_cast<std::uint64_t>(verdict.reason));
+  sim_.note("  verdict", key_tag(key), sender & 0xffff,
+            static_cast<std::uint64_t>(verdict.verdict) * 100 + static_cast<std::uint64_t>(verdict.reason));
   KeyBook& book = keys_[key];
   Waiting waiting;
   for (const Waiting& w : book.waiting)
@@ -245,10 +262,12 @@ void Checkers::on_verdict(std::uint32_t partition, SenderId sender, const ItemVe
     told_[item_key(sender, key)] = sim_.now();
     ObjectLocation at;
     if (readable(partition, key, &at)) {
-      if (at.level < waiting.level)
+      if (at.level < waiting.level && !waiting.met)
         sim_.violate(2, text(key) + ": " + std::string(to_string(verdict.verdict)) + " at level " +
                             std::string(to_string(waiting.level)) + " was told while it is only at " +
-                            std::string(to_string(at.level)));
+                            std::string(to_string(at.level)) + " (announced " +
+                            std::to_string((sim_.now() - waiting.since) / kMicrosecond) + " us before, epoch " +
+                            std::to_string(at.epoch) + ")");
     } else {
       // It may have been there when the verdict was made, and been evicted for the next item of the same message.
       // Likewise while a sender was asked for its checksums.
@@ -264,8 +283,8 @@ void Checkers::on_verdict(std::uint32_t partition, SenderId sender, const ItemVe
     if (able) sim_.violate(3, text(key) + " was told failed(" + std::string(to_string(verdict.reason)) +
                                   ") while a sender of it lives and can copy");
   } else if (verdict.verdict == Verdict::rejected && verdict.reason == Reason::busy) {
-    if (open_items_[{partition, sender}] <= sim_.knobs.store.max_open_items_per_sender)
-      sim_.violate(8, "a sender below its share of open items was told busy");
+    if (open_before <= sim_.knobs.store.max_open_items_per_sender)
+      sim_.violate(8, "a sender with " + std::to_string(open_before) + " open items was told busy");
   } else if (sim_.knobs.calm && verdict.reason == Reason::no_space) {
     sim_.violate(8, text(key) + " found no space in a store that is never short");
   }
@@ -288,6 +307,9 @@ bool Checkers::owns_grant(SenderId sender, Epoch epoch) const {
 // While a sender of a key waits with nothing else to write, somebody has a valid grant for that key.
 void Checkers::check_progress(std::uint32_t partition, const CanonicalKey& key, KeyBook& book) {
   if (book.waiting.empty()) return;
+  const std::uint64_t no_space = node_->core(partition).stats().no_space;
+  if (no_space != no_space_[partition]) no_space_until_[partition] = sim_.now();
+  no_space_[partition] = no_space;
   const Duration patience = 3 * sim_.knobs.store.scan_period + 2 * kMillisecond;
   Time written = book.writing_until;
   for (const Epoch epoch : book.grants) {
@@ -308,12 +330,14 @@ void Checkers::check_progress(std::uint32_t partition, const CanonicalKey& key, 
                             std::to_string((sim_.now() - since) / kMillisecond) + " ms");
       continue;
     }
+    if (!w.claiming) continue;  // it was stored when this sender was heard; its checksums or its level are waited for
     const bool writes_it = std::any_of(book.grants.begin(), book.grants.end(), [&](Epoch epoch) {
       return grants_.at(epoch).name.sender == w.name.sender;
     });
     Time idle = 0;
     if (writes_it || sender_writes(w.name.sender, key.ns, key.pool, &idle)) continue;
     const Time since = std::max({w.since, written, idle});
+    if (no_space_until_[partition] + patience >= sim_.now()) continue;  // nothing could be evicted for it just now
     if (sim_.now() - since > patience)
       sim_.violate(3, text(key) + " has a living sender, and nobody was given the right to write it for " +
                           std::to_string((sim_.now() - since) / kMicrosecond) + " us");

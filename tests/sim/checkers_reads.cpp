@@ -9,6 +9,8 @@
 namespace kvonce::sim {
 namespace {
 
+constexpr Duration kLookupTimeMax = 100 * kMillisecond;
+
 bool has(std::uint64_t mask, PoolId pool) { return (mask >> pool & 1U) != 0; }
 
 }  // namespace
@@ -30,9 +32,9 @@ bool Checkers::in_flight(const CanonicalKey& key) const {
 void Checkers::before_lookup(std::uint32_t, SenderId asker, const LookupAsk& ask) {
   sim_.probes.hit(Probe::lookups);
   asks_[{asker, ask.token}] = AskBook{ask, sim_.now()};
-  // The store itself ends a wait for other partitions.
+  // The store itself ends a wait for other partitions; one that joins another rank's lookup has that one's deadline.
   const auto life = node_->life();
-  const Duration bound = std::max<Duration>(ask.time_left, kMillisecond) + 2 * sim_.knobs.store.scan_period + kMillisecond;
+  const Duration bound = kLookupTimeMax + 2 * sim_.knobs.store.scan_period + kMillisecond;
   sim_.schedule.after(bound, [this, life, asker, token = ask.token] {
     if (node_->life() == life && life->up && asks_.contains({asker, token}))
       sim_.violate(6, "a lookup was not answered by its deadline");
@@ -244,7 +246,7 @@ void Checkers::before_release(const LeaseCall& call, bool whole) {
 
 void Checkers::after_release(const LeaseCall& call, Reason reason) {
   const auto lease = leases_.find(call.lease);
-  if (lease != leases_.end() && lease->second.engine != call.engine && reason != Reason::lease_unknown)
+  if (lease != leases_.end() && sim_.now() < lease->second.expires && lease->second.engine != call.engine && reason != Reason::lease_unknown)
     sim_.violate(8, "a lease of another engine was taken: " + std::string(to_string(reason)));
 }
 

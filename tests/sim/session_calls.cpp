@@ -213,7 +213,7 @@ void Session::flood(const std::vector<PageHash>& pages) {
   for (std::uint32_t i = 0; i < 60; ++i) {
     const bool known = i < pages.size() && sim_.random.chance(500);
     const PageHash page = known ? pages[i] : PageHash{{sim_.random.next(), sim_.random.next(), 3, 4}};
-    batch.pages.push_back({page, 0, kNoParent});
+    batch.pages.push_back({page, i, kNoParent});
     batch.items.push_back({i, i, keying.pool, keying.shard, keying.generation, rank_.pools[0].shape.payload_bytes()});
   }
   std::vector<std::vector<PutItem>> parts(node_.partitions());
@@ -277,7 +277,8 @@ void Session::forge() {
   batch.items.push_back({1, 0, static_cast<PoolId>(random.below(70)), 5000, 0, 64});
   batch.items.push_back({2, 7, keying.pool, keying.shard, keying.generation, rank_.pools[0].shape.payload_bytes()});
   sim_.probes.hit(Probe::wrong_size);
-  node_.post_put(*this, partition, std::move(batch));
+  const std::uint32_t home = keys_.home(batch.ns, batch.pages[0].hash);
+  node_.post_put(*this, home, std::move(batch));
 }
 
 }  // namespace kvonce::sim

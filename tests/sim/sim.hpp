@@ -37,9 +37,9 @@ struct Sim {
 
   /// Folds an event into the run's digest, and prints it when the run is traced.
   void note(const char* what, std::uint64_t a = 0, std::uint64_t b = 0, std::uint64_t c = 0) {
-    digest = mix64(digest ^ schedule.now(), mix64(a, mix64(b, c)) ^ static_cast<unsigned char>(what[0]));
+    digest = mix64(digest ^ schedule.now(), mix64(a, mix64(b, c)) ^ static_cast<unsigned char>(what[2]));
     if (trace) {
-      std::printf("%12.6f ms  %-22s %016llx %llu %llu\n", static_cast<double>(schedule.now()) / 1e6, what,
+      std::printf("%12.6f ms  %-22s %08llx %llu %llu\n", static_cast<double>(schedule.now()) / 1e6, what,
                   static_cast<unsigned long long>(a), static_cast<unsigned long long>(b),
                   static_cast<unsigned long long>(c));
     }
@@ -53,6 +53,10 @@ struct Sim {
   }
 };
 
+/// The digits of page_name() as a number.
+inline std::uint64_t page_tag(const PageHash& page) {
+  return __builtin_bswap32(static_cast<std::uint32_t>(page.words[0]));
+}
 inline std::string page_name(const PageHash& page) { return page.to_hex().substr(0, 8); }
 
 }  // namespace kvonce::sim
