@@ -76,6 +76,8 @@ void PoolCore::Impl::start_copy(Load& load, PoolActions& out) {
 
   std::vector<CopyOrder::Item> located;
   std::vector<std::uint32_t> item_of;
+  located.reserve(load.lent.size());
+  item_of.reserve(load.lent.size());
   std::uint32_t layers = 0;
   for (const std::uint32_t i : load.lent) {
     const LoadOrderItem& item = order.items[i];
@@ -107,6 +109,10 @@ void PoolCore::Impl::start_copy(Load& load, PoolActions& out) {
   operation.lease = order.lease;
   const std::uint32_t end = std::min(order.layer_end, layers);
   for (std::uint32_t begin = order.layer_begin; begin < end;) {
+    if (order.layers_per_group == 0) {
+      copies.items.reserve(located.size());
+      operation.parts.reserve(located.size());
+    }
     const std::uint32_t step = order.layers_per_group == 0 ? end - begin : std::min(order.layers_per_group, end - begin);
     for (std::size_t i = 0; i < located.size(); ++i) {
       if (pools[located[i].pool].layers <= begin) continue;  // it has fewer layers than others, and all of them by now
