@@ -47,6 +47,7 @@ ordered_json run_json(const ReplaySetup& setup, const ReplayFigures& figures) {
   out["verdicts"] = counts_json<Verdict>(figures.verdicts, 1, true);
   out["put_reasons"] = counts_json<Reason>(figures.put_reasons, 0, false);
   out["load_reasons"] = counts_json<Reason>(figures.load_reasons, 0, false);
+  out["optional_not_loaded"] = figures.optional_not_loaded;
   out["seconds"] = figures.seconds;
   out["cpu_seconds"] = figures.cpu_seconds;
   return out;
@@ -125,9 +126,13 @@ std::string comparison(const ReplayPlan& plan, const ReplayOutcome& outcome) {
       const ReplayFigures& after = outcome.runs[j];
       out += size_text(rank.capacity_bytes, 1) + ", " + rank.policy + ": keeping once what is the same on all ranks moved " +
              size_text(after.moved_bytes, plan.scale) + " instead of " + size_text(before.moved_bytes, plan.scale) + ",\n  and of the prompts' " +
-             format_count(after.input_tokens) + " tokens the store had " + rate_text(after) + " instead of " + rate_text(before) + ": " +
-             format_count(before.input_tokens - before.hit_tokens) + " tokens to compute become " +
-             format_count(after.input_tokens - after.hit_tokens) + ".\n";
+             format_count(after.input_tokens) + " tokens the store had " + rate_text(after);
+      if (before.hit_tokens == after.hit_tokens) {
+        out += " either way.\n";
+        continue;
+      }
+      out += " instead of " + rate_text(before) + ": " + format_count(before.input_tokens - before.hit_tokens) +
+             " tokens to compute become " + format_count(after.input_tokens - after.hit_tokens) + ".\n";
     }
   }
   return out;
@@ -145,6 +150,7 @@ std::string unusual(const ReplayPlan& plan, const ReplayOutcome& outcome) {
       add(figures.put_reasons[r], "announcements not stored (" + std::string(to_string(static_cast<Reason>(r))) + ')');
       add(figures.load_reasons[r], "objects not loaded (" + std::string(to_string(static_cast<Reason>(r))) + ')');
     }
+    add(figures.optional_not_loaded, "optional objects no longer there to load");
     add(figures.conflicts, "keys on which ranks differed");
     add(figures.demotions, "pools demoted");
     if (!line.empty()) {
@@ -193,7 +199,12 @@ std::string replay_table(const ReplayPlan& plan, const ReplayOutcome& outcome) {
   std::vector<std::vector<std::string>> rows{
       {"keys", "policy", "store", "hit rate", "announced", "moved", "most by a rank", "kept at end", "evicted", "loaded", "wrong bytes", "seconds"}};
   for (std::size_t i = 0; i < outcome.runs.size(); ++i) rows.push_back(row_of(plan.runs[i], outcome.runs[i], plan.scale));
-  out += aligned(rows) + '\n';
+  out += aligned(rows);
+  out +=
+      "\n  keys       per rank: every rank's copy is an object of its own; per shard: one object where ranks hold the same bytes\n"
+      "  hit rate   tokens of the prompts that the store could give back, of all tokens asked for\n"
+      "  announced  bytes that all ranks together offered to keep; moved: those that were copied into the store\n"
+      "  loaded     bytes copied back to the ranks; wrong bytes: those that were not what had been put there\n\n";
   const std::string compared = comparison(plan, outcome);
   if (!compared.empty()) out += compared;
   out += unusual(plan, outcome);

@@ -36,7 +36,8 @@ struct ReplayFigures {
   std::uint64_t wrong_bytes = 0;
   std::array<std::uint64_t, kVerdictCount> verdicts{};
   std::array<std::uint64_t, kReasonCount> put_reasons{};   ///< of what was not stored
-  std::array<std::uint64_t, kReasonCount> load_reasons{};  ///< of what was not loaded
+  std::array<std::uint64_t, kReasonCount> load_reasons{};  ///< of what was not loaded although it was leased
+  std::uint64_t optional_not_loaded = 0;  ///< objects that the store may forget without losing the page
   std::uint64_t conflicts = 0;
   std::uint64_t demotions = 0;
   double seconds = 0;

@@ -171,7 +171,7 @@ TEST_CASE("The table tells a stranger what happened, and -q nothing") {
   const ProgramResult shown = run_program(arguments);
   CHECK(shown.exit_status == 0);
   CHECK(shown.err.empty());  // no progress where there is no terminal
-  for (const char* part : {"50 requests", "per rank", "per shard", "hit rate", "announced", "moved", "kept", "480 GiB", "instead of"}) {
+  for (const char* part : {"50 requests", "per rank", "per shard", "hit rate", "announced", "moved", "kept", "480 GiB", "either way"}) {
     INFO(part);
     CHECK(shown.out.find(part) != std::string::npos);
   }
