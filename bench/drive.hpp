@@ -3,6 +3,8 @@
 // Runs one thread per rank, each submitting its batches with a number of them in flight, and measures that.
 #pragma once
 
+#include <pthread.h>
+
 #include <atomic>
 #include <barrier>
 #include <chrono>
@@ -60,6 +62,7 @@ Driven drive(const DriveSpec& spec, const Submit& submit, const Done& done) {
 
   const auto body = [&](std::size_t r) {
     PerRank& mine = ranks[r];
+    pthread_setname_np(pthread_self(), "bench-rank");  // for profilers: these threads do nothing but the timed part
     mine.ack_us.reserve(spec.batches);
     mine.answers = std::make_shared<Answers>(one_at_a_time ? 0 : spec.batches);
     std::deque<Flight> flights;

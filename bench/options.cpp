@@ -85,13 +85,14 @@ Options defaults(Job job) {
 }
 
 std::string check(const Options& options) {
-  const std::array<Range, 9> ranges{{
+  const std::array<Range, 10> ranges{{
       {"--ranks", options.ranks, 1, kRanksMax},
       {"--pages", options.pages, 1, kPagesMax},
       {"--page-bytes", options.page_bytes, 1, kPageBytesMax},
       {"--batch", options.batch, 1, kBatchMax},
       {"--depth", options.depth, 1, kDepthMax},
       {"--movers", options.movers, 1, kMoversMax},
+      {"--inline-copy", options.inline_copy_bytes, 0, 1ULL << 30},
       {"--repeat", options.repeat, 1, kRepeatMax},
       {"--operations", options.operations, 0, kOperationsMax},
       {"--checkpoint-pages", options.checkpoint_pages, 1, 65'536},

@@ -84,6 +84,7 @@ void add_job_options(CLI::App& app, Command& command) {
   if (moves) {
     command.number(app, "--depth", options.depth, "Batches in flight per rank");
     command.number(app, "--movers", options.movers, "Copying threads; the copy limit is measured with as many");
+    command.number(app, "--inline-copy", options.inline_copy_bytes, "Largest batch that the calling thread copies itself", true);
     app.add_flag("--lockstep", options.lockstep, "A barrier before each batch; else ranks start together and run free");
   }
   if (job == Job::exists) command.number(app, "--operations", options.operations, "Keys asked by each rank");
