@@ -17,7 +17,7 @@ namespace kvonce::runtime {
 namespace {
 
 // Enough for a batch from the call to its verdicts; what goes beyond belongs to the scheduler.
-constexpr compat::RunLimits kCallerRuns{.jobs_max = 128, .duration_max = std::chrono::microseconds{500}};
+constexpr compat::RunLimits kCallerRuns{.jobs_max = 256, .duration_max = std::chrono::microseconds{500}, .messages_max = 1};
 
 struct Config final : compat::ActorSystemConfig {
   explicit Config(std::uint32_t threads) : compat::ActorSystemConfig({.worker_threads = threads}) {

@@ -105,7 +105,7 @@ void Core::stop(std::chrono::milliseconds timeout) {
   if (stopped) return;
   stopped = true;
   if (!host) return;
-  gate.wait_empty(deadline);
+  bool calls_ended = gate.wait_empty(deadline);
 
   std::vector<messages::SlotPtr<bool>> closing;
   {
@@ -124,12 +124,13 @@ void Core::stop(std::chrono::milliseconds timeout) {
   if (!all_closed)
     for (const auto& slot : closing) slot->wait_until(last);
   events->stop();
-  if (host->end(last)) {
+  calls_ended = calls_ended || gate.wait_empty(last);
+  if (host->end(last) && calls_ended) {
     host.reset();
     view->readers.clear();
     arena.reset();
   } else {
-    // An engine's callback does not come back. Its actor, and the memory that it may touch, are left alone.
+    // An engine's callback does not come back. What it runs in, and the memory that may be touched, are left alone.
     static_cast<void>(host.release());
     new std::optional<storage::Arena>(std::move(arena));
     new std::shared_ptr<actors::ArenaView>(view);

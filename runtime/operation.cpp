@@ -90,11 +90,16 @@ template <class Ready>
 bool Operation::Impl::wait_for_ready(TimePoint until, const Ready& ready) {
   if (ready()) return true;
   const bool lends_rows = kind == OperationKind::put || kind == OperationKind::load;
+  const auto copies = lends_rows ? mover.lock() : nullptr;
+  const auto help = [&] { return copies && std::chrono::steady_clock::now() < until && copies->help(); };
+  while (!ready() && help()) {
+  }
+  if (ready()) return true;
   if (g_spinning.fetch_add(1, std::memory_order_relaxed) < g_spinning_max) {
     const auto spin_end = std::min(until, std::chrono::steady_clock::now() + kSpin);
     do {
       for (int i = 0; i < 16; ++i) {
-        if (ready()) break;
+        if (ready() || help()) break;
         pause_cpu();
       }
     } while (!ready() && std::chrono::steady_clock::now() < spin_end);

@@ -13,6 +13,8 @@
 
 #include <kvonce/operation.hpp>
 
+#include "transport/mover.hpp"
+
 namespace kvonce {
 
 struct Operation::Impl {
@@ -30,6 +32,8 @@ struct Operation::Impl {
   std::function<void(std::uint32_t)> progress;
   /// A lookup's pages: kept here, so that it can be repeated after a demotion.
   std::vector<PageHash> pages;
+  /// Whose copies a thread that waits for this operation takes part in, instead of sleeping.
+  std::weak_ptr<transport::Mover> mover;
 
   // Results: written by whoever won claim(), before finish().
   std::vector<PutItemResult> puts;

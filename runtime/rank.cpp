@@ -217,6 +217,7 @@ Result<std::shared_ptr<PutOperation>> Rank::put(PutBatch batch, PutOptions optio
   if ((result.error = call.error)) return result;
   auto operation = runtime::make_operation<PutOperation>(*impl_->core, OperationKind::put, options.timeout, std::move(options.completion));
   Operation::Impl& impl = operation->impl();
+  impl.mover = impl_->core->mover;
   order.id = impl.id;
   order.level = options.level;
   order.deadline = runtime::to_time(impl.deadline);
@@ -258,6 +259,7 @@ Result<std::shared_ptr<LoadOperation>> Rank::load(LeaseId lease, std::vector<Loa
   if ((result.error = call.error)) return result;
   auto operation = runtime::make_operation<LoadOperation>(*impl_->core, OperationKind::load, options.timeout, std::move(options.completion));
   Operation::Impl& impl = operation->impl();
+  impl.mover = impl_->core->mover;
   protocol::LoadOrder order;
   order.id = impl.id;
   order.lease = lease;

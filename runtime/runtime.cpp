@@ -372,8 +372,14 @@ Stats Runtime::stats() const {
   protocol::StoreStats sum;
   // In a callback a store may be waiting for this very thread; it is not waited for then.
   const auto until = std::chrono::steady_clock::now() + (in_callback() ? std::chrono::seconds(0) : std::chrono::seconds(2));
-  for (const auto& slot : slots)
-    if (const auto part = slot->wait_until(until)) sum.add(*part);
+  for (const auto& slot : slots) {
+    const auto part = slot->wait_until(until);
+    if (!part) continue;
+    sum.add(*part);
+    // Every partition sees each demotion, and most pools.
+    stats.demotions = std::max(stats.demotions, part->demotions);
+    stats.unverified_pools_now = std::max(stats.unverified_pools_now, part->unverified_pools_now);
+  }
   stats.announced_items = sum.announced_items;
   stats.announced_bytes = sum.announced_bytes;
   stats.stored_objects = sum.stored_objects;
@@ -381,7 +387,6 @@ Stats Runtime::stats() const {
   stats.promotions = sum.promotions;
   stats.conflicts = sum.conflicts;
   stats.divergent = sum.divergent;
-  stats.demotions = sum.demotions;
   stats.samples = sum.samples;
   stats.unverified = sum.unverified;
   stats.lookups = sum.lookups;
@@ -403,7 +408,6 @@ Stats Runtime::stats() const {
   stats.leases_now = sum.leases_now;
   stats.leased_bytes_now = sum.leased_bytes_now;
   stats.quarantined_bytes_now = sum.quarantined_bytes_now;
-  stats.unverified_pools_now = sum.unverified_pools_now;
   return stats;
 }
 
