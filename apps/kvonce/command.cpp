@@ -16,25 +16,31 @@ volatile std::sig_atomic_t interrupts = 0;
 pthread_t main_thread;
 int null_input = -1;
 
-// Only calls that are safe in a signal handler. A read of standard input that has begun is ended by the signal when it reaches the
-// thread that reads; one that is about to begin finds /dev/null in its place. So no trace that comes slowly can hold up the end.
+// Only calls that are safe in a signal handler. A read of standard input that has begun is ended by the signal when it reaches
+// the thread that reads; one that is about to begin finds /dev/null in its place. So no trace that comes slowly can hold up the
+// end.
 void on_interrupt(int number) {
   if (pthread_equal(pthread_self(), main_thread) == 0) {
     pthread_kill(main_thread, number);
     return;
   }
-  if (interrupts != 0) _exit(128 + number);
+  if (interrupts != 0)
+    _exit(128 + number);
   interrupts = 1;
-  if (null_input >= 0) dup2(null_input, STDIN_FILENO);
+  if (null_input >= 0)
+    dup2(null_input, STDIN_FILENO);
 }
 
 }  // namespace
 
 void add_output_options(CLI::App& command, OutputOptions& options) {
   const std::map<std::string, OutputFormat> formats{{"text", OutputFormat::text}, {"json", OutputFormat::json}};
-  command.add_option("--format", options.format, "text or json")->option_text("text|json")->transform(CLI::Transformer(formats))
+  command.add_option("--format", options.format, "text or json")
+      ->option_text("text|json")
+      ->transform(CLI::Transformer(formats))
       ->check(CLI::IsMember({"text", "json"}));
-  command.add_flag_callback("--json", [&options] { options.format = OutputFormat::json; }, "Same as --format json");
+  command.add_flag_callback(
+      "--json", [&options] { options.format = OutputFormat::json; }, "Same as --format json");
   command.add_flag("-q,--quiet", options.quiet, "No output but errors: the exit status tells");
 }
 
@@ -55,6 +61,8 @@ void catch_interrupts() {
   sigaction(SIGTERM, &action, nullptr);
 }
 
-bool interrupted() noexcept { return interrupts != 0; }
+bool interrupted() noexcept {
+  return interrupts != 0;
+}
 
 }  // namespace kvonce::apps

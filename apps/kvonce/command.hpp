@@ -35,8 +35,8 @@ void add_output_options(CLI::App& command, OutputOptions& options);
 /// One line on stderr, "kvonce COMMAND: TEXT". Gives kExitUsage, so that it can be returned.
 int tell_error(std::string_view command, std::string_view text);
 
-/// From then on Ctrl-C and SIGTERM only set interrupted(), so that a command can end with what was done so far; a second one ends the
-/// process at once. Reads that block return with EINTR.
+/// From then on Ctrl-C and SIGTERM only set interrupted(), so that a command can end with what was done so far; a second one ends
+/// the process at once. Reads that block return with EINTR.
 void catch_interrupts();
 bool interrupted() noexcept;
 

@@ -22,7 +22,8 @@ std::string unknown_command(const CLI::App& app, const char* given) {
 int main(int argc, char** argv) {
   using namespace kvonce::apps;
   CLI::App app{"Keeps the KV-cache pages of inference engines once: replays of request traces and benchmarks.", "kvonce"};
-  app.set_version_flag("--version", [] { return "kvonce " + kvonce::version(); }, "Version, commit, CAF version, checks on or off");
+  app.set_version_flag(
+      "--version", [] { return "kvonce " + kvonce::version(); }, "Version, commit, CAF version, checks on or off");
   app.get_formatter()->column_width(26);
   app.require_subcommand(1);
 
@@ -41,14 +42,16 @@ int main(int argc, char** argv) {
   } catch (const CLI::Success& wanted) {  // --help, --version
     return app.exit(wanted);
   } catch (const CLI::ParseError& error) {
-    if (app.get_subcommands().empty() && argv[1][0] != '-') return tell_error("", unknown_command(app, argv[1]));
+    if (app.get_subcommands().empty() && argv[1][0] != '-')
+      return tell_error("", unknown_command(app, argv[1]));
     std::string command;
     std::string help = "kvonce";
     for (const CLI::App* sub = &app; !sub->get_subcommands().empty();) {
       sub = sub->get_subcommands().front();
       command += (command.empty() ? "" : " ") + sub->get_name();
     }
-    if (!command.empty()) help += ' ' + command;
+    if (!command.empty())
+      help += ' ' + command;
     return tell_error(command, std::string(error.what()) + " (" + help + " --help)");
   }
   return choice.run();

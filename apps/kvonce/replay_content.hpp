@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What the bytes of an object must be, worked out from page, pool and shard alone, so that a loaded object can be checked without
-// keeping a copy. Word i of an object is base + i * step: as quick as a copy, and bytes of another object, or at another place of the
-// same one, differ.
+// keeping a copy. Word i of an object is base + i * step: as quick as a copy, and bytes of another object, or at another place of
+// the same one, differ.
 #pragma once
 
 #include <cstddef>
@@ -32,7 +32,8 @@ struct Content {
 inline void write_content(std::byte* out, std::size_t bytes, const Content& content) noexcept {
   std::uint64_t word = content.base;
   std::size_t at = 0;
-  for (; at + sizeof word <= bytes; at += sizeof word, word += content.step) std::memcpy(out + at, &word, sizeof word);
+  for (; at + sizeof word <= bytes; at += sizeof word, word += content.step)
+    std::memcpy(out + at, &word, sizeof word);
   std::memcpy(out + at, &word, bytes - at);
 }
 
@@ -44,7 +45,8 @@ inline std::uint64_t count_wrong_bytes(const std::byte* data, std::size_t bytes,
     const std::size_t size = bytes - at < sizeof word ? bytes - at : sizeof word;
     std::uint64_t found = word;
     std::memcpy(&found, data + at, size);
-    for (std::uint64_t difference = found ^ word; difference != 0; difference >>= 8) wrong += (difference & 0xff) != 0 ? 1 : 0;
+    for (std::uint64_t difference = found ^ word; difference != 0; difference >>= 8)
+      wrong += (difference & 0xff) != 0 ? 1 : 0;
   }
   return wrong;
 }
@@ -53,7 +55,8 @@ inline std::uint64_t count_wrong_bytes(const std::byte* data, std::size_t bytes,
 inline PageHash page_hash(std::uint64_t seed, std::uint64_t page) noexcept {
   PageHash hash;
   std::uint64_t state = mix_bits(seed ^ 0x6b766f6e63650000ULL) + page;
-  for (std::uint64_t& word : hash.words) word = state = mix_bits(state + 0x9e3779b97f4a7c15ULL);
+  for (std::uint64_t& word : hash.words)
+    word = state = mix_bits(state + 0x9e3779b97f4a7c15ULL);
   return hash;
 }
 

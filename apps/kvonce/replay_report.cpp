@@ -20,7 +20,8 @@ template <class Value, std::size_t N>
 ordered_json counts_json(const std::array<std::uint64_t, N>& counts, std::size_t first, bool zeros) {
   ordered_json out = ordered_json::object();
   for (std::size_t i = first; i < N; ++i) {
-    if (zeros || counts[i] != 0) out[std::string(to_string(static_cast<Value>(i)))] = counts[i];
+    if (zeros || counts[i] != 0)
+      out[std::string(to_string(static_cast<Value>(i)))] = counts[i];
   }
   return out;
 }
@@ -72,7 +73,9 @@ std::string size_text(std::uint64_t scaled_bytes, std::uint64_t scale) {
   return format(value >= 100 || unit == 0 ? "%.0f %s" : value >= 10 ? "%.1f %s" : "%.2f %s", value, kUnits[unit]);
 }
 
-std::string rate_text(const ReplayFigures& figures) { return format("%.1f %%", figures.hit_rate()); }
+std::string rate_text(const ReplayFigures& figures) {
+  return format("%.1f %%", figures.hit_rate());
+}
 
 std::vector<std::string> row_of(const ReplaySetup& setup, const ReplayFigures& figures, std::uint64_t scale) {
   const auto& by_rank = figures.moved_bytes_by_rank;
@@ -87,7 +90,8 @@ std::vector<std::string> row_of(const ReplaySetup& setup, const ReplayFigures& f
           size_text(figures.kept_bytes, scale),
           size_text(figures.evicted_bytes, scale),
           size_text(figures.loaded_bytes, scale),
-          figures.wrong_bytes == 0 ? (figures.verified_bytes == 0 ? "not checked" : "none") : format_count(figures.wrong_bytes) + " B",
+          figures.wrong_bytes == 0 ? (figures.verified_bytes == 0 ? "not checked" : "none")
+                                   : format_count(figures.wrong_bytes) + " B",
           format("%.1f", figures.seconds)};
 }
 
@@ -95,7 +99,8 @@ std::string aligned(const std::vector<std::vector<std::string>>& rows) {
   std::vector<std::size_t> widths;
   for (const auto& row : rows) {
     widths.resize(std::max(widths.size(), row.size()));
-    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+    for (std::size_t i = 0; i < row.size(); ++i)
+      widths[i] = std::max(widths[i], row[i].size());
   }
   std::string out;
   for (const auto& row : rows) {
@@ -104,7 +109,8 @@ std::string aligned(const std::vector<std::vector<std::string>>& rows) {
       const std::string space(widths[i] - row[i].size(), ' ');
       // Words to the left, numbers to the right.
       line += i < 2 ? row[i] + space : space + row[i];
-      if (i + 1 < row.size()) line += "  ";
+      if (i + 1 < row.size())
+        line += "  ";
     }
     out += line.substr(0, line.find_last_not_of(' ') + 1) + '\n';
   }
@@ -125,8 +131,8 @@ std::string comparison(const ReplayPlan& plan, const ReplayOutcome& outcome) {
       const ReplayFigures& before = outcome.runs[i];
       const ReplayFigures& after = outcome.runs[j];
       out += size_text(rank.capacity_bytes, 1) + ", " + rank.policy + ": keeping once what is the same on all ranks moved " +
-             size_text(after.moved_bytes, plan.scale) + " instead of " + size_text(before.moved_bytes, plan.scale) + ",\n  and of the prompts' " +
-             format_count(after.input_tokens) + " tokens the store had " + rate_text(after);
+             size_text(after.moved_bytes, plan.scale) + " instead of " + size_text(before.moved_bytes, plan.scale) +
+             ",\n  and of the prompts' " + format_count(after.input_tokens) + " tokens the store had " + rate_text(after);
       if (before.hit_tokens == after.hit_tokens) {
         out += " either way.\n";
         continue;
@@ -144,7 +150,8 @@ std::string unusual(const ReplayPlan& plan, const ReplayOutcome& outcome) {
     const ReplayFigures& figures = outcome.runs[i];
     std::string line;
     const auto add = [&line](std::uint64_t count, std::string_view what) {
-      if (count != 0) line += (line.empty() ? "" : ", ") + format_count(count) + ' ' + std::string(what);
+      if (count != 0)
+        line += (line.empty() ? "" : ", ") + format_count(count) + ' ' + std::string(what);
     };
     for (std::size_t r = 0; r < kReasonCount; ++r) {
       add(figures.put_reasons[r], "announcements not stored (" + std::string(to_string(static_cast<Reason>(r))) + ')');
@@ -154,7 +161,8 @@ std::string unusual(const ReplayPlan& plan, const ReplayOutcome& outcome) {
     add(figures.conflicts, "keys on which ranks differed");
     add(figures.demotions, "pools demoted");
     if (!line.empty()) {
-      out += std::string("keys per ") + to_string(plan.runs[i].keys) + ", " + size_text(plan.runs[i].capacity_bytes, 1) + ": " + line + ".\n";
+      out += std::string("keys per ") + to_string(plan.runs[i].keys) + ", " + size_text(plan.runs[i].capacity_bytes, 1) + ": " +
+             line + ".\n";
     }
   }
   return out;
@@ -175,17 +183,20 @@ std::string replay_json(const ReplayPlan& plan, const ReplayOutcome& outcome) {
   out["interrupted"] = outcome.interrupted;
   out["objects"] = ordered_json::array();
   for (std::size_t i = 0; i < plan.model.pools.size(); ++i) {
-    out["objects"].push_back(
-        {{"pool", plan.model.pools[i].name}, {"bytes", plan.model.pools[i].object_bytes()}, {"full_bytes", plan.full_model.pools[i].object_bytes()}});
+    out["objects"].push_back({{"pool", plan.model.pools[i].name},
+                              {"bytes", plan.model.pools[i].object_bytes()},
+                              {"full_bytes", plan.full_model.pools[i].object_bytes()}});
   }
   out["runs"] = ordered_json::array();
-  for (std::size_t i = 0; i < outcome.runs.size(); ++i) out["runs"].push_back(run_json(plan.runs[i], outcome.runs[i]));
+  for (std::size_t i = 0; i < outcome.runs.size(); ++i)
+    out["runs"].push_back(run_json(plan.runs[i], outcome.runs[i]));
   return out.dump(2) + '\n';
 }
 
 std::string replay_table(const ReplayPlan& plan, const ReplayOutcome& outcome) {
   std::string out = "Replay of " + plan.trace;
-  if (plan.trace.starts_with("builtin:")) out += " (seed " + std::to_string(plan.seed) + ')';
+  if (plan.trace.starts_with("builtin:"))
+    out += " (seed " + std::to_string(plan.seed) + ')';
   out += " through " + std::to_string(plan.model.ranks) + (plan.model.ranks == 1 ? " rank of " : " ranks of ") + plan.model.name;
   if (!outcome.runs.empty()) {
     const ReplayFigures& first = outcome.runs.front();
@@ -196,19 +207,23 @@ std::string replay_table(const ReplayPlan& plan, const ReplayOutcome& outcome) {
     out += "Bytes are those of the full model; real ones were moved and kept at 1/" + format_count(plan.scale) + " of them.\n";
   }
   out += '\n';
-  std::vector<std::vector<std::string>> rows{
-      {"keys", "policy", "store", "hit rate", "announced", "moved", "most by a rank", "kept at end", "evicted", "loaded", "wrong bytes", "seconds"}};
-  for (std::size_t i = 0; i < outcome.runs.size(); ++i) rows.push_back(row_of(plan.runs[i], outcome.runs[i], plan.scale));
+  std::vector<std::vector<std::string>> rows{{"keys", "policy", "store", "hit rate", "announced", "moved", "most by a rank",
+                                              "kept at end", "evicted", "loaded", "wrong bytes", "seconds"}};
+  for (std::size_t i = 0; i < outcome.runs.size(); ++i)
+    rows.push_back(row_of(plan.runs[i], outcome.runs[i], plan.scale));
   out += aligned(rows);
   out +=
-      "\n  keys       per rank: every rank's copy is an object of its own; per shard: one object where ranks hold the same bytes\n"
+      "\n  keys       per rank: every rank's copy is an object of its own; per shard: one object where ranks hold the same "
+      "bytes\n"
       "  hit rate   tokens of the prompts that the store could give back, of all tokens asked for\n"
       "  announced  bytes that all ranks together offered to keep; moved: those that were copied into the store\n"
       "  loaded     bytes copied back to the ranks; wrong bytes: those that were not what had been put there\n\n";
   const std::string compared = comparison(plan, outcome);
-  if (!compared.empty()) out += compared;
+  if (!compared.empty())
+    out += compared;
   out += unusual(plan, outcome);
-  if (outcome.interrupted) out += "Interrupted: the last line is of the requests done until then.\n";
+  if (outcome.interrupted)
+    out += "Interrupted: the last line is of the requests done until then.\n";
   return out;
 }
 

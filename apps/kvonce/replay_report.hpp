@@ -16,7 +16,8 @@ struct ReplayOutcome {
   bool interrupted = false;
 };
 
-/// Numbers with units in their names. Bytes are of the scaled objects that were really moved, but for capacity_bytes and full_bytes.
+/// Numbers with units in their names. Bytes are of the scaled objects that were really moved, but for capacity_bytes and
+/// full_bytes.
 std::string replay_json(const ReplayPlan& plan, const ReplayOutcome& outcome);
 
 /// Bytes as they would be at full size.

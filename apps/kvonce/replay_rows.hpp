@@ -17,7 +17,7 @@ class ReplayRows {
       : object_bytes_(object_bytes),
         stride_((object_bytes + kAlignment - 1) / kAlignment * kAlignment),
         rows_(rows),
-        memory_(static_cast<std::byte*>(::operator new(stride_ * rows, std::align_val_t{kAlignment}))) {}
+        memory_(static_cast<std::byte*>(::operator new (stride_* rows, std::align_val_t{kAlignment}))) {}
 
   std::byte* row(std::uint64_t index) noexcept { return memory_.get() + index * stride_; }
   std::uint64_t object_bytes() const noexcept { return object_bytes_; }
@@ -27,7 +27,7 @@ class ReplayRows {
  private:
   static constexpr std::size_t kAlignment = 64;
   struct Free {
-    void operator()(std::byte* memory) const noexcept { ::operator delete(memory, std::align_val_t{kAlignment}); }
+    void operator()(std::byte* memory) const noexcept { ::operator delete (memory, std::align_val_t{kAlignment}); }
   };
   std::uint64_t object_bytes_;
   std::uint64_t stride_;

@@ -15,7 +15,8 @@ namespace {
 using workload::KeyMode;
 using workload::PoolPreset;
 
-// Rows of one rank for all its every-page pools together. Small enough for caches, large enough that a batch's fixed costs vanish.
+// Rows of one rank for all its every-page pools together. Small enough for caches, large enough that a batch's fixed costs
+// vanish.
 constexpr std::uint64_t kRowBytesPerRank = 4ULL << 20;
 constexpr std::uint64_t kChunkPagesMost = 2'048;
 constexpr std::uint64_t kChunkPagesLeast = 4;
@@ -26,18 +27,23 @@ constexpr std::byte kPoison{0xa5};
 constexpr std::chrono::seconds kLeaseTime{600};
 constexpr std::chrono::seconds kCallTimeout{300};
 
-double wall_seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+double wall_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 double cpu_seconds() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
-  const auto seconds = [](const timeval& time) { return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec); };
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
+  };
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
 /// True for a share of all (number, rank) pairs, decided by the seed.
 bool chosen(double share, std::uint64_t seed, std::uint64_t number, std::uint64_t salt) {
-  if (share >= 1) return true;
+  if (share >= 1)
+    return true;
   const std::uint64_t draw = mix_bits(mix_bits(seed + 0x51ed270b27b4d4a1ULL * (number + 1)) + salt) >> 11;
   return static_cast<double>(draw) * 0x1p-53 < share;
 }
@@ -51,8 +57,8 @@ std::uint64_t slot_bytes(const PoolPreset& pool) {
   return storage::round_up(storage::round_up(pool.object_bytes(), storage::kFooterAlignment) + footer, storage::kGranuleBytes);
 }
 
-/// A budget of payload that limits, and around it an arena so roomy that neither slots' overhead nor fragments do: at small scales an
-/// object's header would otherwise weigh as much as its bytes, which it does not at full size.
+/// A budget of payload that limits, and around it an arena so roomy that neither slots' overhead nor fragments do: at small
+/// scales an object's header would otherwise weigh as much as its bytes, which it does not at full size.
 RuntimeConfig store_config(const ReplayPlan& plan, const ReplaySetup& setup) {
   RuntimeConfig config;
   config.engine_id = "replay";
@@ -67,7 +73,8 @@ RuntimeConfig store_config(const ReplayPlan& plan, const ReplaySetup& setup) {
   const std::uint64_t pages = config.capacity_bytes / plan.model.page_bytes(setup.keys) + kChunkPagesMost;
   // The index has room for four objects a page on the average; more objects take more pages' room.
   config.index_pages = std::max<std::uint64_t>(2 * pages * ((objects + 3) / 4), 65'536);
-  config.arena_bytes = static_cast<std::uint64_t>(1.25 * overhead * static_cast<double>(config.capacity_bytes)) + 512 * config.index_pages + (64ULL << 20);
+  config.arena_bytes = static_cast<std::uint64_t>(1.25 * overhead * static_cast<double>(config.capacity_bytes)) +
+                       512 * config.index_pages + (64ULL << 20);
   // One request may need more than half of a small store.
   config.leased_bytes = config.capacity_bytes;
   config.lease_time = kLeaseTime;
@@ -79,12 +86,15 @@ RuntimeConfig store_config(const ReplayPlan& plan, const ReplaySetup& setup) {
 bool ReplayFigures::sound() const noexcept {
   const auto count = [this](Verdict verdict) { return verdicts[static_cast<std::size_t>(verdict)]; };
   std::uint64_t lost_loads = 0;
-  for (std::size_t i = 1; i < load_reasons.size(); ++i) lost_loads += load_reasons[i];
+  for (std::size_t i = 1; i < load_reasons.size(); ++i)
+    lost_loads += load_reasons[i];
   return wrong_bytes == 0 && conflicts == 0 && demotions == 0 && lost_loads == 0 && count(Verdict::failed) == 0 &&
          count(Verdict::unknown) == 0 && count(Verdict::conflict) == 0;
 }
 
-Error check_store(const ReplayPlan& plan, const ReplaySetup& setup) { return store_config(plan, setup).check(); }
+Error check_store(const ReplayPlan& plan, const ReplaySetup& setup) {
+  return store_config(plan, setup).check();
+}
 
 ReplayRun::ReplayRun(const ReplayPlan& plan, const ReplaySetup& setup) : plan_(plan), setup_(setup) {
   started_seconds_ = wall_seconds();
@@ -93,7 +103,8 @@ ReplayRun::ReplayRun(const ReplayPlan& plan, const ReplaySetup& setup) : plan_(p
 }
 
 ReplayRun::~ReplayRun() {
-  for (RankSide& side : ranks_) side.rank.reset();
+  for (RankSide& side : ranks_)
+    side.rank.reset();
 }
 
 bool ReplayRun::fail(std::string_view what, const Error& error) {
@@ -104,10 +115,12 @@ bool ReplayRun::fail(std::string_view what, const Error& error) {
 bool ReplayRun::start() {
   const RuntimeConfig config = store_config(plan_, setup_);
   auto started = Runtime::start(config);
-  if (!started) return fail("the store does not start", started.error);
+  if (!started)
+    return fail("the store does not start", started.error);
   runtime_ = std::move(*started);
   auto ns = runtime_->open_namespace(plan_.model.name + ", 512-token pages, 1/" + std::to_string(plan_.scale));
-  if (!ns) return fail("the namespace", ns.error);
+  if (!ns)
+    return fail("the namespace", ns.error);
 
   GroupSpec spec;
   spec.name = plan_.model.name;
@@ -128,10 +141,12 @@ bool ReplayRun::start() {
   }
   chunk_pages_ = static_cast<std::uint32_t>(std::clamp(kRowBytesPerRank / page_bytes, kChunkPagesLeast, kChunkPagesMost));
   auto group = runtime_->register_group(*ns, spec);
-  if (!group) return fail("the page group", group.error);
+  if (!group)
+    return fail("the page group", group.error);
   group_ = *group;
   for (std::uint32_t index = 0; index < plan_.model.ranks; ++index) {
-    if (!add_rank(group_, index)) return false;
+    if (!add_rank(group_, index))
+      return false;
   }
   return true;
 }
@@ -142,11 +157,13 @@ bool ReplayRun::add_rank(GroupHandle group, std::uint32_t index) {
   Coordinates place;
   place.tp = {static_cast<std::uint16_t>(index), ranks};
   auto rank = runtime_->add_rank(group, place);
-  if (!rank) return fail("rank " + std::to_string(index), rank.error);
+  if (!rank)
+    return fail("rank " + std::to_string(index), rank.error);
   side.rank = std::move(*rank);
   for (std::size_t i = 0; i < plan_.model.pools.size(); ++i) {
     const PoolPreset& pool = plan_.model.pools[i];
-    ReplayRows& rows = side.rows.emplace_back(pool.object_bytes(), pool.hit_policy.is_trailing() ? kCheckpointRows : chunk_pages_);
+    ReplayRows& rows =
+        side.rows.emplace_back(pool.object_bytes(), pool.hit_policy.is_trailing() ? kCheckpointRows : chunk_pages_);
     PoolSpec spec;
     spec.name = pool.name;
     const std::uint32_t shards = shards_of(plan_.model, pool, setup_.keys);
@@ -155,7 +172,8 @@ bool ReplayRun::add_rank(GroupHandle group, std::uint32_t index) {
     spec.components.push_back({"object", {{rows.row(0), rows.stride(), rows.object_bytes()}}});
     spec.rows = rows.rows();
     auto handle = side.rank->register_pool(spec);
-    if (!handle) return fail("pool " + pool.name + " of rank " + std::to_string(index), handle.error);
+    if (!handle)
+      return fail("pool " + pool.name + " of rank " + std::to_string(index), handle.error);
     side.pools.push_back(*handle);
   }
   ranks_.push_back(std::move(side));
@@ -170,19 +188,24 @@ bool ReplayRun::play(const workload::TraceRequest& request) {
   }
   if (!request.pages.empty()) {
     hashes_.clear();
-    for (const std::uint64_t page : request.pages) hashes_.push_back(page_hash(plan_.seed, page));
+    for (const std::uint64_t page : request.pages)
+      hashes_.push_back(page_hash(plan_.seed, page));
     LookupOptions options;
     options.timeout = kCallTimeout;
     const auto lookup = runtime_->lookup(group_, hashes_, std::move(options));
-    if (!lookup) return fail("lookup", lookup.error);
+    if (!lookup)
+      return fail("lookup", lookup.error);
     lookup.value->wait();
     const LookupResult& found = lookup.value->result();
-    if (found.error) return fail("lookup", found.error);
+    if (found.error)
+      return fail("lookup", found.error);
     const bool loaded = load(request, found);
     if (found.lease) {
-      if (const Error wrong = runtime_->release(found.lease)) return fail("the lease's release", wrong);
+      if (const Error wrong = runtime_->release(found.lease))
+        return fail("the lease's release", wrong);
     }
-    if (!loaded || !put(request, found)) return false;
+    if (!loaded || !put(request, found))
+      return false;
     figures_.hit_tokens += found.restorable_pages * workload::kTracePageTokens;
     figures_.resident_tokens += found.resident_pages * workload::kTracePageTokens;
   }
@@ -192,13 +215,15 @@ bool ReplayRun::play(const workload::TraceRequest& request) {
 }
 
 bool ReplayRun::load(const workload::TraceRequest& request, const LookupResult& found) {
-  if (found.restorable_pages == 0 || !chosen(plan_.load_share, plan_.seed, figures_.requests, 0xffff)) return true;
+  if (found.restorable_pages == 0 || !chosen(plan_.load_share, plan_.seed, figures_.requests, 0xffff))
+    return true;
   verified_ranks_.clear();
   for (std::uint32_t rank = 0; rank < plan_.model.ranks; ++rank) {
     verified_ranks_.push_back(chosen(plan_.verify_share, plan_.seed, figures_.requests, rank) ? 1 : 0);
   }
   for (std::uint32_t first = 0; first < found.restorable_pages; first += chunk_pages_) {
-    if (!load_chunk(request.pages, first, found.restorable_pages, found.lease)) return false;
+    if (!load_chunk(request.pages, first, found.restorable_pages, found.lease))
+      return false;
   }
   return true;
 }
@@ -211,18 +236,21 @@ bool ReplayRun::load_chunk(std::span<const std::uint64_t> pages, std::uint32_t f
     RankSide& side = ranks_[r];
     for (std::size_t i = 0; i < side.pools.size(); ++i) {
       const bool trailing = plan_.model.pools[i].hit_policy.is_trailing();
-      if (trailing && end != stop) continue;
+      if (trailing && end != stop)
+        continue;
       for (std::uint32_t page = trailing ? stop - 1 : first; page < end; ++page) {
         const std::uint64_t row = trailing ? 0 : page - first;
         items[r].push_back({hashes_[page], side.pools[i], row});
         // So that a load which writes nothing is seen: the row may hold this very page from an earlier request.
-        if (verified_ranks_[r] != 0) std::fill_n(side.rows[i].row(row), side.rows[i].object_bytes(), kPoison);
+        if (verified_ranks_[r] != 0)
+          std::fill_n(side.rows[i].row(row), side.rows[i].object_bytes(), kPoison);
       }
     }
     LoadOptions options;
     options.timeout = kCallTimeout;
     auto operation = side.rank->load(lease, items[r], std::move(options));
-    if (!operation) return fail("load", operation.error);
+    if (!operation)
+      return fail("load", operation.error);
     operations.push_back(std::move(*operation));
   }
   for (std::size_t r = 0; r < ranks_.size(); ++r) {
@@ -231,18 +259,21 @@ bool ReplayRun::load_chunk(std::span<const std::uint64_t> pages, std::uint32_t f
     for (std::size_t i = 0; i < ranks_[r].pools.size(); ++i) {
       const PoolPreset& pool = plan_.model.pools[i];
       const bool trailing = pool.hit_policy.is_trailing();
-      if (trailing && end != stop) continue;
+      if (trailing && end != stop)
+        continue;
       const std::size_t count = trailing ? 1 : end - first;
       const auto results = operations[r]->results().subspan(at, count);
       const auto bytes = pool.object_bytes();
       for (std::size_t k = 0; k < count; ++k) {
         if (results[k] != Reason::none) {
           const bool forgotten = results[k] == Reason::absent || results[k] == Reason::evicted;
-          ++(pool.optional && forgotten ? figures_.optional_not_loaded : figures_.load_reasons[static_cast<std::size_t>(results[k])]);
+          ++(pool.optional && forgotten ? figures_.optional_not_loaded
+                                        : figures_.load_reasons[static_cast<std::size_t>(results[k])]);
           continue;
         }
         figures_.loaded_bytes += bytes;
-        if (verified_ranks_[r] == 0) continue;
+        if (verified_ranks_[r] == 0)
+          continue;
         const std::uint64_t page = pages[trailing ? stop - 1 : first + k];
         const auto content = Content::of(plan_.seed, page, i, content_shard(i, static_cast<std::uint32_t>(r)));
         figures_.verified_bytes += bytes;
@@ -276,7 +307,8 @@ bool ReplayRun::put(const workload::TraceRequest& request, const LookupResult& f
   bool full = false;
   // Behind a page that did not fit nothing more is announced: what follows could only push out the beginning that it needs.
   for (std::uint32_t first = found.restorable_pages; first < count && !full; first += chunk_pages_) {
-    if (!put_chunk(request.pages, first, found.resident_pages > found.restorable_pages ? found.resident_pages : 0, full)) return false;
+    if (!put_chunk(request.pages, first, found.resident_pages > found.restorable_pages ? found.resident_pages : 0, full))
+      return false;
   }
   return true;
 }
@@ -297,13 +329,15 @@ bool ReplayRun::put_chunk(std::span<const std::uint64_t> pages, std::uint32_t fi
     const bool checkpoint = page + 1 == resident || page + 1 == pages.size();
     for (std::uint32_t i = 0; i < pool_count; ++i) {
       const bool trailing = plan_.model.pools[i].hit_policy.is_trailing();
-      if (trailing && !checkpoint) continue;
+      if (trailing && !checkpoint)
+        continue;
       const std::uint32_t row = trailing ? checkpoint_row : page - first;
       fill(i, row, pages[page]);
       planned.push_back({page - first, i, row});
       bytes += plan_.model.pools[i].object_bytes();
     }
-    if (checkpoint) ++checkpoint_row;
+    if (checkpoint)
+      ++checkpoint_row;
   }
 
   std::vector<std::shared_ptr<PutOperation>> operations;
@@ -312,16 +346,19 @@ bool ReplayRun::put_chunk(std::span<const std::uint64_t> pages, std::uint32_t fi
     RankSide& side = ranks_[(figures_.requests + turn) % ranks_.size()];
     PutBatch batch;
     batch.pages.assign(hashes_.begin() + first, hashes_.begin() + end);
-    if (first != 0) batch.parent = hashes_[first - 1];
+    if (first != 0)
+      batch.parent = hashes_[first - 1];
     batch.first_depth = first;
     batch.items.reserve(planned.size());
-    for (const Planned& item : planned) batch.items.push_back({item.page, side.pools[item.pool], item.row});
+    for (const Planned& item : planned)
+      batch.items.push_back({item.page, side.pools[item.pool], item.row});
     PutOptions options;
     options.timeout = kCallTimeout;
     auto operation = side.rank->put(std::move(batch), std::move(options));
     if (!operation) {
       // Rows of the others are still read.
-      for (auto& begun : operations) begun->wait();
+      for (auto& begun : operations)
+        begun->wait();
       return fail("put", operation.error);
     }
     operations.push_back(std::move(*operation));
@@ -331,7 +368,8 @@ bool ReplayRun::put_chunk(std::span<const std::uint64_t> pages, std::uint32_t fi
     operation->wait();
     for (const PutItemResult& result : operation->results()) {
       ++figures_.verdicts[static_cast<std::size_t>(result.verdict)];
-      if (is_success(result.verdict)) continue;
+      if (is_success(result.verdict))
+        continue;
       ++figures_.put_reasons[static_cast<std::size_t>(result.reason)];
       full = true;
     }

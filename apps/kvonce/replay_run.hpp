@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One pass of a replay: a fresh embedded store, all ranks of one engine, and requests played through them one after the other. The
-// order is the trace's and nothing overlaps: two requests at once would change which one finds what.
+// One pass of a replay: a fresh embedded store, all ranks of one engine, and requests played through them one after the other.
+// The order is the trace's and nothing overlaps: two requests at once would change which one finds what.
 #pragma once
 
 #include <array>
@@ -28,8 +28,8 @@ struct ReplayFigures {
   std::uint64_t announced_bytes = 0;
   std::uint64_t moved_bytes = 0;
   std::vector<std::uint64_t> moved_bytes_by_rank;
-  std::uint64_t stored_bytes = 0;     ///< became readable, over the whole pass
-  std::uint64_t kept_bytes = 0;       ///< readable at the end
+  std::uint64_t stored_bytes = 0;  ///< became readable, over the whole pass
+  std::uint64_t kept_bytes = 0;    ///< readable at the end
   std::uint64_t evicted_bytes = 0;
   std::uint64_t loaded_bytes = 0;
   std::uint64_t verified_bytes = 0;
@@ -37,11 +37,11 @@ struct ReplayFigures {
   std::array<std::uint64_t, kVerdictCount> verdicts{};
   std::array<std::uint64_t, kReasonCount> put_reasons{};   ///< of what was not stored
   std::array<std::uint64_t, kReasonCount> load_reasons{};  ///< of what was not loaded although it was leased
-  std::uint64_t optional_not_loaded = 0;  ///< objects that the store may forget without losing the page
+  std::uint64_t optional_not_loaded = 0;                   ///< objects that the store may forget without losing the page
   std::uint64_t conflicts = 0;
   std::uint64_t demotions = 0;
   double seconds = 0;
-  double cpu_seconds = 0;             ///< of the whole process: engine side, store and checks
+  double cpu_seconds = 0;  ///< of the whole process: engine side, store and checks
 
   double hit_rate() const noexcept {
     return input_tokens == 0 ? 0 : 100.0 * static_cast<double>(hit_tokens) / static_cast<double>(input_tokens);
@@ -84,7 +84,9 @@ class ReplayRun {
   bool put(const workload::TraceRequest& request, const LookupResult& found);
   bool put_chunk(std::span<const std::uint64_t> pages, std::uint32_t first, std::uint32_t resident, bool& full);
   void fill(std::size_t pool, std::uint64_t row, std::uint64_t page);
-  std::uint32_t content_shard(std::size_t pool, std::uint32_t rank) const noexcept { return rank / plan_.model.pools[pool].ranks_per_shard; }
+  std::uint32_t content_shard(std::size_t pool, std::uint32_t rank) const noexcept {
+    return rank / plan_.model.pools[pool].ranks_per_shard;
+  }
   bool fail(std::string_view what, const Error& error);
 
   const ReplayPlan& plan_;
@@ -95,7 +97,7 @@ class ReplayRun {
   double started_cpu_seconds_ = 0;
   std::uint32_t chunk_pages_ = 0;  // most pages of one put or load: bounds the rows
   bool has_checkpoints_ = false;
-  std::vector<PageHash> hashes_;   // of the request at hand
+  std::vector<PageHash> hashes_;              // of the request at hand
   std::vector<std::uint8_t> verified_ranks_;  // of the request at hand
   GroupHandle group_;
   // The rows come before the runtime that reads and writes them, so that they go after it.

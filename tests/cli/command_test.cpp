@@ -12,14 +12,17 @@ using namespace kvonce::cli_test;
 
 namespace {
 
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 /// Lines and the longest one's characters.
 std::pair<std::size_t, std::size_t> page_size(const std::string& text) {
   std::istringstream in(text);
   std::size_t lines = 0;
   std::size_t longest = 0;
-  for (std::string line; std::getline(in, line); ++lines) longest = std::max(longest, line.size());
+  for (std::string line; std::getline(in, line); ++lines)
+    longest = std::max(longest, line.size());
   return {lines, longest};
 }
 
@@ -94,11 +97,13 @@ TEST_CASE("Every bad option is refused with its name, its value and what is allo
       {{"replay", "--trace", "/"}, {"/", "directory"}},
       {{"replay", "--trace", "builtin:poetry"}, {"--trace", "builtin:poetry", "builtin:chat"}},
   };
-  for (const Bad& bad : all) check_refused(bad);
+  for (const Bad& bad : all)
+    check_refused(bad);
 }
 
 TEST_CASE("A size with a fraction is taken") {
-  const ProgramResult result = run_program({"replay", "--capacity", "1.5GiB", "--keys", "shard", "--trace", "-", "--json"}, growing_trace(1));
+  const ProgramResult result =
+      run_program({"replay", "--capacity", "1.5GiB", "--keys", "shard", "--trace", "-", "--json"}, growing_trace(1));
   CHECK(result.exit_status == 0);
   CHECK(result.json()["runs"][0]["capacity_bytes"] == 1'610'612'736);
 }
@@ -112,5 +117,6 @@ TEST_CASE("A trace that is wrong is told with its line, and gives no result") {
       {good + R"({"timestamp":1,"input_length":1024,"output_length":1,"hash_ids":[1.5,2]})" + "\n", "1.5"},
       {"", "no request"},
   };
-  for (const auto& [trace, told] : all) check_refused({{"replay", "--keys", "shard", "--trace", "-", "--json"}, {"standard input", told}}, trace);
+  for (const auto& [trace, told] : all)
+    check_refused({{"replay", "--keys", "shard", "--trace", "-", "--json"}, {"standard input", told}}, trace);
 }

@@ -16,7 +16,8 @@ namespace {
 
 std::vector<char*> argument_list(std::vector<std::string>& words) {
   std::vector<char*> out;
-  for (std::string& word : words) out.push_back(word.data());
+  for (std::string& word : words)
+    out.push_back(word.data());
   out.push_back(nullptr);
   return out;
 }
@@ -42,7 +43,8 @@ std::string read_all(int from) {
   std::array<char, 65'536> part;
   for (;;) {
     const ssize_t got = read(from, part.data(), part.size());
-    if (got <= 0) return out;  // a terminal's other end gone is EIO
+    if (got <= 0)
+      return out;  // a terminal's other end gone is EIO
     out.append(part.data(), static_cast<std::size_t>(got));
   }
 }
@@ -51,7 +53,8 @@ void write_all(int to, const std::string& text) {
   std::size_t done = 0;
   while (done < text.size()) {
     const ssize_t put = ::write(to, text.data() + done, text.size() - done);
-    if (put <= 0) return;  // the program has ended: what it says is the test's business
+    if (put <= 0)
+      return;  // the program has ended: what it says is the test's business
     done += static_cast<std::size_t>(put);
   }
 }
@@ -75,7 +78,8 @@ ProgramResult run_program(const std::vector<std::string>& arguments, const std::
   Pipe in;
   Pipe out;
   Pipe err;
-  if (!in.ready || !out.ready || !err.ready) return {};
+  if (!in.ready || !out.ready || !err.ready)
+    return {};
   const pid_t child = spawn(arguments, in.ends[0], out.ends[1], err.ends[1]);
   close(in.ends[0]);
   close(out.ends[1]);
@@ -95,14 +99,19 @@ ProgramResult run_program(const std::vector<std::string>& arguments, const std::
   return result;
 }
 
+std::string prompt_line(std::size_t first, std::size_t pages) {
+  std::string ids;
+  for (std::size_t i = first; i < first + pages; ++i)
+    ids += std::to_string(i) + ',';
+  // The partial page's id never comes again.
+  return R"({"timestamp":0,"input_length":)" + std::to_string(pages * 512 + 100) + R"(,"output_length":10,"hash_ids":[)" + ids +
+         std::to_string(1'000'000 + first + pages) + "]}\n";
+}
+
 std::string growing_trace(std::size_t requests) {
   std::string out;
-  std::string pages;
-  for (std::size_t i = 0; i < requests; ++i) {
-    pages += (i == 0 ? "" : ",") + std::to_string(i);
-    out += "{\"timestamp\":" + std::to_string(i) + ",\"input_length\":" + std::to_string((i + 1) * 512 + 100) +
-           ",\"output_length\":10,\"hash_ids\":[" + pages + "," + std::to_string(1'000'000 + i) + "]}\n";
-  }
+  for (std::size_t i = 0; i < requests; ++i)
+    out += prompt_line(0, i + 1);
   return out;
 }
 
@@ -123,22 +132,28 @@ LiveProgram::LiveProgram(const std::vector<std::string>& arguments) {
 }
 
 LiveProgram::~LiveProgram() {
-  if (process_ > 0) finish();
+  if (process_ > 0)
+    finish();
 }
 
-void LiveProgram::write(const std::string& text) { write_all(input_, text); }
+void LiveProgram::write(const std::string& text) {
+  write_all(input_, text);
+}
 
 bool LiveProgram::wait_for_terminal(const std::string& text) {
   std::array<char, 4'096> part;
   while (seen_.find(text) == std::string::npos) {
     const ssize_t got = read(terminal_, part.data(), part.size());
-    if (got <= 0) return false;
+    if (got <= 0)
+      return false;
     seen_.append(part.data(), static_cast<std::size_t>(got));
   }
   return true;
 }
 
-void LiveProgram::signal(int number) { kill(process_, number); }
+void LiveProgram::signal(int number) {
+  kill(process_, number);
+}
 
 ProgramResult LiveProgram::finish() {
   ProgramResult result;

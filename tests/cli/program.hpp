@@ -20,6 +20,9 @@ struct ProgramResult {
 /// With `input` as its standard input.
 ProgramResult run_program(const std::vector<std::string>& arguments, const std::string& input = {});
 
+/// A trace line with full pages of the ids `first` .. `first + pages - 1`, and a partial one.
+std::string prompt_line(std::size_t first, std::size_t pages);
+
 /// Trace lines of `requests` prompts; prompt i has the pages 0 .. i.
 std::string growing_trace(std::size_t requests);
 

@@ -31,7 +31,8 @@ json replay(std::vector<std::string> arguments, const std::string& input = {}) {
 
 std::uint64_t sum_of(const json& counts) {
   std::uint64_t sum = 0;
-  for (const json& count : counts) sum += count.get<std::uint64_t>();
+  for (const json& count : counts)
+    sum += count.get<std::uint64_t>();
   return sum;
 }
 
@@ -40,15 +41,16 @@ double reference_rate(const std::string& trace, std::uint64_t seed, std::size_t 
   const ModelPreset model = for_trace_pages(*find_preset(preset, 8).preset);
   ReferenceLru reference({model.page_bytes(keys), model.checkpoint_bytes(keys), capacity});
   const OpenedTrace opened = open_trace(trace, seed);
-  for (std::size_t i = 0; i < requests; ++i) reference.request(*opened.source->next());
+  for (std::size_t i = 0; i < requests; ++i)
+    reference.request(*opened.source->next());
   return 100 * reference.totals().hit_share();
 }
 
 /// Both keyings and three sizes of store: far too small, short, and ample.
 void check_against_reference(const std::string& trace, std::size_t requests, const std::string& preset) {
   const std::string seed = "7";
-  const json result = replay({"--trace", trace, "--limit", std::to_string(requests), "--preset", preset, "--seed", seed, "--scale", "32768", "--capacity",
-                              "30GiB", "120GiB", "960GiB", "--verify", "0.25"});
+  const json result = replay({"--trace", trace, "--limit", std::to_string(requests), "--preset", preset, "--seed", seed,
+                              "--scale", "32768", "--capacity", "30GiB", "120GiB", "960GiB", "--verify", "0.25"});
   REQUIRE(result["runs"].size() == 6);
   std::set<long> different;
   for (const json& run : result["runs"]) {
@@ -74,8 +76,9 @@ TEST_CASE("The JSON of a replay has every promised field, as numbers, and they a
   CHECK(result["interrupted"] == false);
   REQUIRE(result["runs"].size() == 4);
   for (const json& run : result["runs"]) {
-    for (const char* name : {"capacity_bytes", "requests", "input_tokens", "hit_tokens", "hit_rate", "announced_bytes", "moved_bytes", "stored_bytes",
-                             "loaded_bytes", "verified_bytes", "wrong_bytes", "seconds", "cpu_seconds"}) {
+    for (const char* name :
+         {"capacity_bytes", "requests", "input_tokens", "hit_tokens", "hit_rate", "announced_bytes", "moved_bytes",
+          "stored_bytes", "loaded_bytes", "verified_bytes", "wrong_bytes", "seconds", "cpu_seconds"}) {
       INFO(name);
       CHECK(run[name].is_number());
     }
@@ -123,8 +126,20 @@ TEST_CASE("Every request continues the one before: all of its pages but the last
   }
 }
 
+TEST_CASE("A prompt that does not fit keeps its beginning, and what it continues is not pushed out for it") {
+  // The store holds 11 pages. The second prompt continues the first one's 6 pages by 14.
+  const std::string trace = prompt_line(0, 6) + prompt_line(0, 20) + prompt_line(0, 20);
+  const json result = replay({"--trace", "-", "--preset", "kimi-k2", "--keys", "shard", "--capacity", "400MiB"}, trace);
+  const json& run = result["runs"][0];
+  CHECK(run["hit_tokens"] == (6 + 11) * 512);
+  CHECK(run["verdicts"]["rejected"].get<int>() > 0);
+  CHECK(run["put_reasons"]["no_space"] == run["verdicts"]["rejected"]);
+  CHECK(run["wrong_bytes"] == 0);
+}
+
 TEST_CASE("The share of loads that are made and verified can be lowered, and hits stay the same") {
-  const std::vector<std::string> common{"--trace", "builtin:chat", "--limit", "200", "--capacity", "60GiB", "--keys", "shard", "--scale", "32768"};
+  const std::vector<std::string> common{"--trace", "builtin:chat", "--limit", "200",     "--capacity",
+                                        "60GiB",   "--keys",       "shard",   "--scale", "32768"};
   const auto with = [&](std::vector<std::string> more) {
     more.insert(more.begin(), common.begin(), common.end());
     return replay(more)["runs"][0];
@@ -143,7 +158,8 @@ TEST_CASE("The share of loads that are made and verified can be lowered, and hit
 
 TEST_CASE("A seed decides a replay") {
   const auto with_seed = [](const char* seed) {
-    json out = replay({"--trace", "builtin:agentic", "--limit", "40", "--capacity", "100GiB", "--keys", "shard", "--scale", "32768", "--seed", seed});
+    json out = replay({"--trace", "builtin:agentic", "--limit", "40", "--capacity", "100GiB", "--keys", "shard", "--scale",
+                       "32768", "--seed", seed});
     json& run = out["runs"][0];
     return json{run["input_tokens"], run["hit_tokens"], run["announced_bytes"], run["stored_bytes"], run["kept_bytes"]};
   };
@@ -152,16 +168,21 @@ TEST_CASE("A seed decides a replay") {
   CHECK(first != with_seed("4"));
 }
 
-TEST_CASE("Chat traffic hits what leaf-first LRU hits: no checkpoints") { check_against_reference("builtin:chat", 1'500, "kimi-k2"); }
+TEST_CASE("Chat traffic hits what leaf-first LRU hits: no checkpoints") {
+  check_against_reference("builtin:chat", 1'500, "kimi-k2");
+}
 
-TEST_CASE("Chat traffic hits what leaf-first LRU hits: with checkpoints and drafts") { check_against_reference("builtin:chat", 1'500, "kimi-k3-draft"); }
+TEST_CASE("Chat traffic hits what leaf-first LRU hits: with checkpoints and drafts") {
+  check_against_reference("builtin:chat", 1'500, "kimi-k3-draft");
+}
 
 TEST_CASE("Agent traffic hits what leaf-first LRU hits: with checkpoints and drafts") {
   check_against_reference("builtin:agentic", 250, "kimi-k3-draft");
 }
 
 TEST_CASE("A model of grouped heads is replayed with shards of its own") {
-  const json result = replay({"--trace", "builtin:chat", "--limit", "100", "--preset", "qwen3-next", "--capacity", "60GiB", "--keys", "shard"});
+  const json result =
+      replay({"--trace", "builtin:chat", "--limit", "100", "--preset", "qwen3-next", "--capacity", "60GiB", "--keys", "shard"});
   CHECK(result["runs"][0]["wrong_bytes"] == 0);
   CHECK(result["runs"][0]["hit_tokens"].get<std::uint64_t>() > 0);
 }
@@ -171,7 +192,8 @@ TEST_CASE("The table tells a stranger what happened, and -q nothing") {
   const ProgramResult shown = run_program(arguments);
   CHECK(shown.exit_status == 0);
   CHECK(shown.err.empty());  // no progress where there is no terminal
-  for (const char* part : {"50 requests", "per rank", "per shard", "hit rate", "announced", "moved", "kept", "480 GiB", "either way"}) {
+  for (const char* part :
+       {"50 requests", "per rank", "per shard", "hit rate", "announced", "moved", "kept", "480 GiB", "either way"}) {
     INFO(part);
     CHECK(shown.out.find(part) != std::string::npos);
   }
