@@ -28,8 +28,8 @@ void set_error(Told& told, const std::string& text) {
   std::copy_n(text.begin(), count, told.error.begin());
 }
 
-// 0 ranges: a process without a runtime.
-Told measure_child(const Options& options, std::uint64_t ranges) {
+// 0 ranges: a process without a runtime. 0 pages: a runtime without objects.
+Told measure_child(const Options& options, std::uint64_t ranges, std::uint64_t pages) {
   Told told;
   if (ranges == 0) {
     told.resident_bytes = resident_bytes();
@@ -54,8 +54,8 @@ Told measure_child(const Options& options, std::uint64_t ranges) {
   stage.fill_rows(seed);
   // Keys are made by chains and dropped again: they are the engine's memory, not the store's.
   const std::uint64_t chain = chain_pages(spec.rows);
-  for (std::uint64_t begin = 0; begin < options.pages; begin += chain) {
-    const auto keys = make_keys(seed + begin + 1, std::min(chain, options.pages - begin));
+  for (std::uint64_t begin = 0; begin < pages; begin += chain) {
+    const auto keys = make_keys(seed + begin + 1, std::min(chain, pages - begin));
     for (PutBatch& batch : make_put_batches(keys, spec.rows, stage.pool(0), spec.rows)) {
       auto put = stage.rank(0).put(std::move(batch));
       if (!put) {
@@ -71,7 +71,7 @@ Told measure_child(const Options& options, std::uint64_t ranges) {
   return told;
 }
 
-Told in_child(const Options& options, std::uint64_t ranges) {
+Told in_child(const Options& options, std::uint64_t ranges, std::uint64_t pages) {
   Told told;
   std::array<int, 2> ends{};
   if (pipe(ends.data()) != 0) {
@@ -81,7 +81,7 @@ Told in_child(const Options& options, std::uint64_t ranges) {
   const pid_t child = fork();
   if (child == 0) {
     close(ends[0]);
-    const Told mine = measure_child(options, ranges);
+    const Told mine = measure_child(options, ranges, pages);
     const ssize_t written = write(ends[1], &mine, sizeof(mine));
     _exit(written == ssize_t{sizeof(mine)} ? 0 : 1);
   }
@@ -106,10 +106,11 @@ Told in_child(const Options& options, std::uint64_t ranges) {
 Outcome run_memory(const Options& options) {
   std::vector<nlohmann::ordered_json> runs;
   for (std::uint64_t i = 0; i < options.repeat; ++i) {
-    const Told empty = in_child(options, 0);
-    const Told one = in_child(options, 1);
-    const Told many = in_child(options, kManyRanges);
-    for (const Told& told : {empty, one, many})
+    const Told empty = in_child(options, 0, 0);
+    const Told idle = in_child(options, 1, 0);
+    const Told one = in_child(options, 1, options.pages);
+    const Told many = in_child(options, kManyRanges, options.pages);
+    for (const Told& told : {empty, idle, one, many})
       if (told.ok == 0) return {{}, told.error.data(), {}};
     const std::uint64_t payload = options.pages * options.page_bytes;
     const double pages = static_cast<double>(options.pages);
@@ -119,10 +120,13 @@ Outcome run_memory(const Options& options) {
     runs.push_back({{"objects", one.objects},
                     {"payload_bytes", payload},
                     {"empty_process_bytes", empty.resident_bytes},
+                    {"empty_runtime_bytes", idle.resident_bytes},
                     {"resident_bytes", one.resident_bytes},
                     {"resident_bytes_many_ranges", many.resident_bytes},
                     {"ranges_many", kManyRanges},
                     {"bytes_per_object", beside(one) / pages},
+                    {"bytes_per_object_less_empty_runtime",
+                     (beside(one) - static_cast<double>(idle.resident_bytes - empty.resident_bytes)) / pages},
                     {"bytes_per_further_range", (beside(many) - beside(one)) / pages / double{kManyRanges - 1}}});
     const bool right = one.objects == options.pages && many.objects == options.pages;
     runs.back()["verified"] = right;

@@ -132,6 +132,11 @@ std::string text_of(const Json& r) {
   } else if (job == "memory") {
     table.line("bytes per object", number(r["bytes_per_object"], "%.1f"),
                "beside its payload, in one range: resident set less an empty process and the row buffers");
+    table.line("less an empty runtime", number(r["bytes_per_object_less_empty_runtime"], "%.1f"),
+               "whose code, threads and rounding to huge pages take " +
+                   protocol::format_bytes(r["empty_runtime_bytes"].get<std::uint64_t>() -
+                                          r["empty_process_bytes"].get<std::uint64_t>()) +
+                   " once");
     table.line("per further range", number(r["bytes_per_further_range"], "%.2f"));
   } else {
     table.line("requests refused", protocol::format_count(r["refused"]));
