@@ -19,7 +19,7 @@ using runtime::add;
 namespace {
 
 // What a mover thread may take over of the actors' work after a copy, before the scheduler gets the rest.
-constexpr compat::RunLimits kMoverRuns{.jobs_max = 64, .duration_max = std::chrono::microseconds{300}};
+constexpr compat::RunLimits kMoverRuns{.jobs_max = 64, .duration_max = std::chrono::microseconds{300}, .messages_max = 0};
 
 void tell_from_mover(caf::actor_system& system, const messages::PoolActor& pool, auto&& message) {
   auto unit = compat::CallerUnit::borrow(system);
@@ -344,12 +344,14 @@ void PoolState::end_copy(CopyJob& job, Time now) {
 
 // -- the actor ---------------------------------------------------------------------------------------------------------
 
-messages::PoolActor::behavior_type pool_actor(PoolState::Self self, std::shared_ptr<const PoolSetup> setup,
-                                              messages::ShardKeyActor keys) {
-  auto& state = compat::state_of(self);
-  state.start(self, std::move(setup), std::move(keys));
+PoolActorBody::PoolActorBody(caf::actor_config& config, std::shared_ptr<const PoolSetup> setup, messages::ShardKeyActor keys)
+    : stateful_actor(config) {
+  compat::state_of(this).start(this, std::move(setup), std::move(keys));
+}
+
+messages::PoolActor::behavior_type PoolActorBody::make_behavior() {
   const auto run = [](const auto& work) { guarded(PoolState::name, work); };
-  auto* const s = &state;
+  auto* const s = &compat::state_of(this);
   return {
       [s, run](const protocol::StoreReply& reply) { run([&] { s->on_reply(reply); }); },
       [s, run](const protocol::LoadBegun& begun) { run([&] { s->on_load_begun(begun); }); },

@@ -73,7 +73,7 @@ RunOutcome CallerUnit::run(const RunLimits& limits) {
   if (jobs_.empty()) {
     return outcome;
   }
-  const auto messages_max = system().scheduler().max_throughput();
+  const auto messages_max = limits.messages_max != 0 ? limits.messages_max : system().scheduler().max_throughput();
   const auto deadline = std::chrono::steady_clock::now() + limits.duration_max;
   while (!jobs_.empty() && outcome.jobs < limits.jobs_max) {
     if (outcome.jobs > 0 && std::chrono::steady_clock::now() >= deadline) {

@@ -37,6 +37,9 @@ struct RunLimits {
   std::size_t jobs_max = 64;
   /// Looked at between jobs, so one job can go beyond it.
   std::chrono::nanoseconds duration_max = std::chrono::microseconds{200};
+  /// Messages of one actor's turn; 0: the system's max-throughput. With one, a chain of actors works on several messages
+  /// like a pipeline: the last actor has the first message before the first actor has handled its last.
+  std::size_t messages_max = 0;
 };
 
 struct RunOutcome {

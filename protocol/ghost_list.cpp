@@ -49,6 +49,7 @@ void GhostList::add(std::uint64_t fingerprint) {
 bool GhostList::contains(std::uint64_t fingerprint) const { return table_[find(fingerprint)] != kEmpty; }
 
 bool GhostList::erase(std::uint64_t fingerprint) {
+  if (size_ == 0) return false;  // the usual case until something is evicted: costs no cache miss
   const std::size_t entry = find(fingerprint);
   if (table_[entry] == kEmpty) return false;
   remove(entry);

@@ -114,23 +114,40 @@ void PoolCore::Impl::announce(Batch& batch, Time now, PoolActions& out) {
   if (batch.held == 0) return;
   PageReady ready;
   ready.items.reserve(batch.held);
+  std::uint64_t bytes = 0;
   for (std::uint32_t i = 0; i < batch.items.size(); ++i) {
     Item& item = batch.items[i];
     if (!item.held || item.read() || pools[item.pool].rekeys_pending != 0) continue;
     item.held = item.detached = false;
     --batch.held;
     ready.items.push_back({i, item.page, item.pool, pools[item.pool].object_bytes});
+    bytes += pools[item.pool].object_bytes;
+    if (config.announce_bytes == 0 || bytes < config.announce_bytes || batch.held == 0) continue;
+    announce_part(batch, std::move(ready), now, out);
+    ready = PageReady{};
+    bytes = 0;
   }
-  if (ready.items.empty()) return;
+  if (!ready.items.empty()) announce_part(batch, std::move(ready), now, out);
+}
+
+/// The pages that the items name, and those between them: still one chain.
+void PoolCore::Impl::announce_part(const Batch& batch, PageReady&& ready, Time now, PoolActions& out) {
+  std::uint32_t first = ready.items.front().page;
+  std::uint32_t last = first;
+  for (const ReadyItem& item : ready.items) {
+    first = std::min(first, item.page);
+    last = std::max(last, item.page);
+  }
+  for (ReadyItem& item : ready.items) item.page -= first;
   ready.sender = config.sender;
   ready.batch = batch.id;
   ready.level = batch.level;
   ready.time_left = batch.deadline == kNever ? kNever : batch.deadline > now ? batch.deadline - now : 0;
-  ready.has_parent = batch.has_parent;
-  ready.parent = batch.parent;
-  ready.pages.reserve(batch.pages.size());
-  for (std::uint32_t i = 0; i < batch.pages.size(); ++i) {
-    const std::uint32_t parent = i != 0 ? i - 1 : batch.has_parent ? kExternalParent : kNoParent;
+  ready.has_parent = first != 0 || batch.has_parent;
+  ready.parent = first != 0 ? batch.pages[first - 1] : batch.parent;
+  ready.pages.reserve(last - first + 1);
+  for (std::uint32_t i = first; i <= last; ++i) {
+    const std::uint32_t parent = i != first ? i - first - 1 : ready.has_parent ? kExternalParent : kNoParent;
     ready.pages.push_back({batch.pages[i], batch.first_depth + i, parent});
   }
   out.ready.push_back(std::move(ready));

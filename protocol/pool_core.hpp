@@ -29,6 +29,9 @@ struct PoolCoreConfig {
   SenderId sender = 0;
   EngineId engine = 0;
   std::uint32_t max_open_items = 1U << 20;  // lent rows; a put beyond is rejected(busy) as a whole
+  // A put of more bytes is announced in several messages of about so many, so that its first copies run while the rest is
+  // still being announced. 0: always one message.
+  std::uint64_t announce_bytes = 2ULL << 20;
   PoolFaults faults;
 };
 

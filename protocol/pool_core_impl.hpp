@@ -102,6 +102,7 @@ struct PoolCore::Impl {
   void mark_repeats(Batch& batch);
   /// Announces the batch's items that are held and may go; the first announcement is the same thing.
   void announce(Batch& batch, Time now, PoolActions& out);
+  void announce_part(const Batch& batch, PageReady&& ready, Time now, PoolActions& out);
   /// Fixes an item's result. The caller calls finish() afterwards.
   void decide(Batch& batch, std::uint32_t index, const ItemResult& result, bool withdraw, bool cancel, PoolActions& out);
   void detach(Item& item, bool cancel, PoolActions& out);

@@ -76,11 +76,11 @@ struct ActorHost::Impl {
 
 ActorHost::ActorHost(Setup setup) : impl_(std::make_unique<Impl>(setup)) {
   for (auto& store : setup.stores) {
-    impl_->stores.push_back(impl_->system.spawn(actors::store_actor, std::move(store)));
+    impl_->stores.push_back(impl_->system.spawn<actors::StoreActorBody>(std::move(store)));
     impl_->count(impl_->stores.back(), &LiveCount::stores);
   }
   for (const auto& store : impl_->stores) compat::anon_tell(store, messages::Siblings{impl_->stores});
-  impl_->keys = impl_->system.spawn(actors::shard_key_actor, setup.keys, impl_->stores);
+  impl_->keys = impl_->system.spawn<actors::ShardKeyActorBody>(setup.keys, impl_->stores);
   impl_->count(impl_->keys, &LiveCount::others);
 }
 
@@ -93,7 +93,7 @@ ActorHost::~ActorHost() {
 ActorHost::PoolPtr ActorHost::add_pool_actor(std::shared_ptr<const actors::PoolSetup> setup) {
   const protocol::SenderId sender = setup->core.sender;
   auto box = std::make_shared<PoolBox>();
-  box->actor = impl_->system.spawn(actors::pool_actor, std::move(setup), impl_->keys);
+  box->actor = impl_->system.spawn<actors::PoolActorBody>(std::move(setup), impl_->keys);
   impl_->count(box->actor, &LiveCount::others);
   impl_->tell(impl_->keys, messages::AttachRank{sender, box->actor});
   return box;

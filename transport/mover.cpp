@@ -36,6 +36,7 @@ Mover::~Mover() { stop(); }
 Submitted Mover::submit(CopyBatch&& batch) { return state_->submit(std::move(batch)); }
 Submitted Mover::run_inline(CopyBatch&& batch) { return state_->run_inline(std::move(batch)); }
 void Mover::fence(PeerId peer, std::function<void()> closed) { state_->fence(peer, std::move(closed)); }
+bool Mover::help() { return state_->help(); }
 void Mover::wake() { state_->wake(); }
 MoverStats Mover::stats() const { return state_->stats(); }
 

@@ -50,6 +50,9 @@ class Mover {
   // Ends everything queued as canceled, what is being copied at its next slice, calls all `done`, joins the threads.
   // Then submit answers `stopped`. Must not be called from a callback of a batch.
   void stop();
+  // Copies one claim (about one slice) of what is queued on the calling thread; false when nothing is. For threads that
+  // wait for a copy anyway. Completions are called on this thread.
+  bool help();
   // Looks at deadlines and events now. Only needed when an injected clock was moved.
   void wake();
 

@@ -18,6 +18,7 @@ namespace {
 constexpr unsigned kSpins = 200;
 constexpr std::chrono::microseconds kEventPollInterval{50};
 constexpr std::size_t kMaxClaimItems = 256;
+constexpr std::size_t kTurnClaims = 8;
 
 void pause_cpu() {
 #if defined(__x86_64__)
@@ -211,6 +212,13 @@ bool MoverState::pop(Task& task) {
   operation.next_item_ = claim.end;
   if (claim.end < operation.items_.size()) {
     push({task.operation, nullptr});
+    // A turn is a few slices: operations that came together end one after the other, not all at last.
+    if (++operation.turn_claims_ < kTurnClaims) {
+      queue_.push_front(std::move(queue_.back()));
+      queue_.pop_back();
+    } else {
+      operation.turn_claims_ = 0;
+    }
     if (sleeping_ != 0 && spinning_ == 0) work_to_do_.notify_one();
   }
   return true;
@@ -285,6 +293,22 @@ void MoverState::sleep(std::unique_lock<std::mutex>& lock) {
     if (watched_until_ == until) watched_until_ = TimePoint::max();
   }
   --sleeping_;
+}
+
+bool MoverState::help() {
+  if (tasks_queued_.load(std::memory_order_relaxed) == 0) return false;
+  Task task;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!pop(task)) return false;
+  }
+  if (work(*task.operation, *task.claim, true) == Outcome::settled) return true;
+  {
+    const std::lock_guard lock(mutex_);
+    push(std::move(task));
+  }
+  work_to_do_.notify_one();
+  return true;
 }
 
 void MoverState::thread_main() {

@@ -42,6 +42,7 @@ class MoverOperation final : public Operation {
   friend class MoverState;
   const std::weak_ptr<MoverState> home_;
   std::size_t claim_items_ = 1;              // items taken at once: about a slice
+  std::size_t turn_claims_ = 0;              // taken in a row; under the state's mutex
   std::atomic<std::size_t> items_left_;      // without a final status
   std::atomic<std::size_t> told_{0};         // items reported by `progress`
   std::atomic<std::size_t> tasks_queued_{0};
@@ -60,6 +61,7 @@ class MoverState : public std::enable_shared_from_this<MoverState> {
   void fence(PeerId peer, std::function<void()> closed);
   // What every thread of the mover does until it is stopped.
   void thread_main();
+  bool help();
   void stop();
   void wake();
   MoverStats stats() const;
