@@ -38,8 +38,10 @@ bool StoreCore::Impl::evict_one(Time now, StoreActions& out) {
     return true;
   }
   if (config.faults.evict_parent_first)
-    while (index.parent(record) != kNone && pins(index.parent(record), false) == 0 && claimed(index.parent(record), false) == 0)
-      record = index.parent(record);
+    for (RecordId up = index.parent(record); up != kNone && index.first_member(up) != kNone && pins(up, false) == 0 &&
+                                             pins(up, true) == 0 && claimed(up, false) == 0 && claimed(up, true) == 0;
+         up = index.parent(up))
+      record = up;
   evict_pages(record, out);
   return true;
 }

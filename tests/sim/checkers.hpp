@@ -96,7 +96,8 @@ class Checkers {
     std::uint32_t claim = 0;
     std::uint32_t partition = 0;
     Time at = 0;
-    Time valid_until = 0;
+    Time valid_until = 0;    // at the earliest
+    Time patient_until = 0;  // at the latest: deadlines double with each promotion of a claim
     bool open = true;     // neither done, abandoned nor given up by its sender's end
     bool removed = false; // its key was removed since
     bool orphan = false;  // nobody waits for it any more
@@ -107,6 +108,7 @@ class Checkers {
     std::vector<Epoch> grants;        // since the key was last absent
     Time writing_until = 0;           // last moment at which a grant was valid
     std::uint64_t grants_ever = 0;
+    std::uint32_t claim_grants = 0;   // since the present claim began
   };
   struct Presence {  // of one object, by the store's own events
     bool present = false;
@@ -163,7 +165,7 @@ class Checkers {
   void note_lease(const AskBook& book, const LookupAnswer& answer);
   bool full(std::uint32_t partition, NamespaceId ns, const PageHash& page, PoolId pool) const;
   bool in_flight(const CanonicalKey& key) const;
-  void check_leases(const ObjectEvent& event);
+  bool is_leased(const ObjectEvent& event) const;
 
   // checkers_books.cpp
   void on_event(std::uint32_t partition, const ObjectEvent& event, const StoreActions& out);

@@ -147,6 +147,7 @@ void Checkers::on_event(std::uint32_t partition, const ObjectEvent& event, const
         sim_.violate(4, text(key) + " was removed while it was being written, and stored all the same");
       if (landed != landed_now_.end()) {
         presence.writer = landed->name.sender;
+        keys_[landed->key].claim_grants = 0;
         for (Waiting& w : keys_[landed->key].waiting) w.claiming = false;
       }
       if (landed != landed_now_.end()) keys_[landed->key].grants_ever = sim_.knobs.calm ? keys_[landed->key].grants_ever : 0;
@@ -167,14 +168,19 @@ void Checkers::on_event(std::uint32_t partition, const ObjectEvent& event, const
       sim_.probes.hit(Probe::eviction);
       presence.present = false;
       presence.gone_at = sim_.now();
-      page.evicted = page.ever_evicted = true;
-      check_leases(event);
+      page.ever_evicted = true;
+      // A checkpoint that leaves alone is no evicted page.
+      if (const PoolInfo* info = node_->core(partition).catalog().find_pool(event.ns, event.pool);
+          info != nullptr && !info->policy.is_trailing())
+        page.evicted = true;
+      if (is_leased(event)) sim_.violate(4, text(key) + " was evicted although it is leased");
       if (sim_.knobs.calm) sim_.violate(7, text(key) + " was evicted from a store that is never short");
       break;
     case ObjectEvent::Kind::removed:
       presence.present = false;
       presence.gone_at = sim_.now();
       page.ever_removed = true;
+      if (is_leased(event)) sim_.probes.hit(Probe::zombie_slots);
       last_disturbance_ = sim_.now();
       break;
   }

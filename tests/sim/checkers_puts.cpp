@@ -66,7 +66,9 @@ void Checkers::stop_waiting(const ItemName& name, const CanonicalKey& key) {
   if (book != keys_.end()) {
     std::erase_if(book->second.waiting, [&](const Waiting& w) { return w.name == name; });
     const auto& left = book->second.waiting;
-    if (std::none_of(left.begin(), left.end(), [](const Waiting& w) { return w.claiming; }))
+    const bool claimed = std::any_of(left.begin(), left.end(), [](const Waiting& w) { return w.claiming; });
+    if (!claimed) book->second.claim_grants = 0;
+    if (!claimed)
       for (const Epoch epoch : book->second.grants) grants_.at(epoch).orphan = true;
   }
   if (items_.erase(name) == 0) return;
@@ -78,7 +80,7 @@ void Checkers::close_grant(GrantRecord& grant) {
   if (!grant.open) return;
   grant.open = false;
   KeyBook& book = keys_[grant.key];
-  book.writing_until = std::max(book.writing_until, std::min(sim_.now(), grant.valid_until));
+  book.writing_until = std::max(book.writing_until, std::min(sim_.now(), grant.patient_until));
   std::erase(book.grants, grant.epoch);
   idle_since_[{grant.name.sender, (std::uint32_t{grant.key.ns} << 16) | grant.key.pool}] = sim_.now();
 }
@@ -218,6 +220,7 @@ void Checkers::on_grant(std::uint32_t partition, SenderId sender, const Grant& g
     return !grants_.at(epoch).orphan && !grants_.at(epoch).removed;
   });
   record.valid_until = sim_.now() + (time << std::min<std::ptrdiff_t>(doublings, 20));
+  record.patient_until = sim_.now() + (time << std::min<std::uint32_t>(book.claim_grants++, 16));
   ++book.grants_ever;
   if (sim_.knobs.calm && book.grants_ever > 1)
     sim_.violate(1, text(key) + " was granted " + std::to_string(book.grants_ever) + " times in a run without faults");
@@ -279,7 +282,7 @@ void Checkers::on_verdict(std::uint32_t partition, SenderId sender, const ItemVe
     if (sim_.knobs.store.demote && differing_.contains(name))
       sim_.violate(4, text(key) + ": a sender whose bytes differ was told " + std::string(to_string(verdict.verdict)));
   } else if (verdict.verdict == Verdict::failed && verdict.reason != Reason::persist_failed) {
-    const bool able = std::any_of(book.waiting.begin(), book.waiting.end(), [](const Waiting& w) { return !w.cannot_copy; });
+    const bool able = std::any_of(book.waiting.begin(), book.waiting.end(), [](const Waiting& w) { return !w.cannot_copy && w.claiming; });
     if (able) sim_.violate(3, text(key) + " was told failed(" + std::string(to_string(verdict.reason)) +
                                   ") while a sender of it lives and can copy");
   } else if (verdict.verdict == Verdict::rejected && verdict.reason == Reason::busy) {
@@ -314,7 +317,7 @@ void Checkers::check_progress(std::uint32_t partition, const CanonicalKey& key, 
   Time written = book.writing_until;
   for (const Epoch epoch : book.grants) {
     const GrantRecord& grant = grants_.at(epoch);
-    if (grant.open && !grant.removed && !grant.orphan) written = std::max(written, std::min(grant.valid_until, sim_.now()));
+    if (grant.open && !grant.removed && !grant.orphan) written = std::max(written, std::min(grant.patient_until, sim_.now()));
   }
   ObjectLocation at;
   const bool stored = readable(partition, key, &at);

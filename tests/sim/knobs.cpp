@@ -46,7 +46,7 @@ Knobs make_knobs(Random& random) {
     k.engines.push_back(engine);
   }
   const bool huge = random.chance(30);
-  const auto pools = huge ? 1 : random.between(1, 3);
+  const auto pools = huge ? 2 : random.between(1, 3);
   for (std::uint32_t i = 0; i < pools; ++i) k.pools.push_back(make_pool(random, i, huge && i == 0));
   k.pools[0].optional = false;
   k.pages_max = static_cast<std::uint32_t>(huge ? 4 : random.between(4, 14));
@@ -57,7 +57,14 @@ Knobs make_knobs(Random& random) {
   const std::uint64_t pages = random.chance(300) ? 600 : random.between(16, 120);
   k.slots_bytes = std::max<std::uint64_t>(page_bytes * pages / (huge ? 4 : 1) / k.partitions, 16'384);
   if (k.calm) k.slots_bytes = page_bytes * 1500;
-  if (huge) k.slots_bytes = std::max<std::uint64_t>(k.slots_bytes, 4U << 20U) / k.partitions;
+  if (huge) {
+    // Small objects between a few big ones break the free space up.
+    k.calm = false;
+    k.slots_bytes = k.pools[0].object_bytes * 7 / 2 + 100'000;
+    for (std::uint64_t& bytes : k.pools[1].range_bytes) bytes += 3000;
+    auto& small = k.pools[1];
+    small.object_bytes = std::accumulate(small.range_bytes.begin(), small.range_bytes.end(), std::uint64_t{0});
+  }
 
   auto& s = k.store;
   s.partitions = k.partitions;

@@ -30,15 +30,17 @@ void Mover::start(Session& session, CopyOrder order) {
   const Id id = next_++;
   const Time gate = rank_.gate_of(copy->order.owner);
   if (gate > sim_.now() && copy->order.kind != CopyOrder::Kind::from_slot) sim_.probes.hit(Probe::gated_copy);
+  sim_.note("copy begins", copy->order.owner, session.sender & 0xffff, static_cast<std::uint64_t>(copy->order.kind));
   copies_.emplace(id, std::move(copy));
-  wake_later(id, slice_time());
+  wake_later(id, kMicrosecond);
 }
 
 void Mover::cancel(Session& session, std::uint64_t operation) {
   for (auto& [id, copy] : copies_) {
     if (copy->session != &session || copy->order.operation != operation) continue;
     copy->canceled = true;
-    wake_later(id, slice_time());
+    // Noticed after the present slice; one that waits for its event is woken.
+    if (!copy->running) wake_later(id, kMicrosecond);
   }
 }
 
@@ -60,8 +62,16 @@ void Mover::wake_later(Id id, Duration delay) {
   });
 }
 
+// A slice moves its bytes when it ends; deadline and cancellation are looked at before the next one begins.
 void Mover::slice(Id id) {
   Copy& copy = *copies_.at(id);
+  const std::size_t before = copy.outcomes.size();
+  if (copy.running) {
+    copy.running = false;
+    move_bytes(copy);
+    if (sim_.failed()) return;
+    if (copy.outcomes.size() == copy.order.items.size()) return finish(id);
+  }
   if (copy.canceled) {
     end_rest(copy, CopyOutcome::canceled);
     return finish(id);
@@ -73,18 +83,12 @@ void Mover::slice(Id id) {
   }
   const Time gate = copy.order.kind == CopyOrder::Kind::from_slot ? 0 : rank_.gate_of(copy.order.owner);
   if (gate > sim_.now()) return wake_later(id, std::min(gate, copy.order.deadline) - sim_.now());
-
-  const std::size_t before = copy.outcomes.size();
-  move_bytes(copy);
-  if (sim_.failed()) return;
-  if (copy.outcomes.size() == copy.order.items.size()) return finish(id);
-  const bool tell = copy.outcomes.size() != before && copy.order.kind == CopyOrder::Kind::from_slot;
+  copy.running = true;
   wake_later(id, slice_time());
-  if (tell) {
-    copy.session->run([&](PoolCore& core, Time now, PoolActions& out) {
-      core.copy_progress(copy.order.operation, static_cast<std::uint32_t>(copy.outcomes.size()), copy.outcomes, now, out);
-    });
-  }
+  if (copy.outcomes.size() == before || copy.order.kind != CopyOrder::Kind::from_slot) return;
+  copy.session->run([&](PoolCore& core, Time now, PoolActions& out) {
+    core.copy_progress(copy.order.operation, static_cast<std::uint32_t>(copy.outcomes.size()), copy.outcomes, now, out);
+  });
 }
 
 bool Mover::row_is_lent(const Copy& copy, const CopyOrder::Item& item) const {
@@ -139,7 +143,7 @@ void Mover::move_bytes(Copy& copy) {
     return;
   }
   const bool late_life = to_slot && !(copy.session->life->up && copy.session->life == rank_.present_life());
-  const bool late_session = to_slot && copy.session->lost;
+  const bool late_session = to_slot && copy.session->cut[item.partition] <= sim_.now();
   if (late_life) sim_.probes.hit(Probe::restart_with_late_writer);
   else if (late_session) sim_.probes.hit(Probe::late_writer);
 
@@ -179,7 +183,7 @@ void Mover::move_bytes(Copy& copy) {
     sim_.probes.hit(Probe::load_mismatch);
     return end_item(copy, CopyOutcome::mismatch);
   }
-  end_item(copy, CopyOutcome::done);
+  end_item(copy, sim_.now() <= copy.order.deadline ? CopyOutcome::done : CopyOutcome::expired);
 }
 
 void Mover::end_item(Copy& copy, CopyOutcome outcome) {
@@ -201,6 +205,7 @@ void Mover::finish(Id id) {
   const auto at = copies_.find(id);
   const std::unique_ptr<Copy> copy = std::move(at->second);
   copies_.erase(at);
+  sim_.note("copy ends", copy->order.owner, copy->session->sender & 0xffff, static_cast<std::uint64_t>(copy->order.kind));
   copy->session->run([&](PoolCore& core, Time now, PoolActions& out) {
     core.copy_done(copy->order.operation, copy->outcomes, copy->counts, copy->sums, now, out);
   });

@@ -42,6 +42,7 @@ class Mover {
     bool item_begun = false;
     bool canceled = false;
     std::uint64_t wake = 0;         // number of the slice that is expected
+    bool running = false;           // a slice has begun and moves its bytes at the next wake-up
     std::vector<CopyOutcome> outcomes;
     std::vector<std::uint32_t> counts;
     std::vector<std::uint64_t> sums;

@@ -285,6 +285,7 @@ void Session::on_reply(StoreReply&& reply) {
 
 void Session::on_load_begun(const LoadBegun& begun) {
   if (lost) return;
+  sim_.note("load begun", begun.load, sender & 0xffff, static_cast<std::uint64_t>(begun.reason));
   run([&](PoolCore& core, Time now, PoolActions& out) { core.on_load_begun(begun, now, out); });
 }
 

@@ -19,7 +19,8 @@ void Session::expect(const char* what, Time deadline, std::function<bool()> open
       expect(what, std::max(sim_.now() + kMillisecond, since), std::move(open));
       return;
     }
-    sim_.violate(6, std::string("a ") + what + " did not end by its deadline and one slice");
+    sim_.violate(6, std::string("a ") + what + " did not end by its deadline (" + std::to_string(deadline / kMicrosecond) +
+                        " us) and one slice (" + std::to_string(patience / kMicrosecond) + " us)");
   });
 }
 
