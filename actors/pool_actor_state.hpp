@@ -11,12 +11,13 @@
 #include "actors/pool_actor.hpp"
 #include "actors/tick_timer.hpp"
 #include "messages/actors.hpp"
+#include "messages/tsan_order.hpp"
 
 namespace kvonce::actors {
 
 class PoolState : public protocol::ObjectLocator {
  public:
-  using Self = messages::PoolActor::stateful_pointer<PoolState>;
+  using Self = messages::PoolActor::pointer;
   static constexpr const char* name = "PoolActor";
 
   void start(Self self, std::shared_ptr<const PoolSetup> setup, messages::ShardKeyActor keys);
@@ -77,7 +78,10 @@ class PoolState : public protocol::ObjectLocator {
   TickTimer timer_;
 };
 
-messages::PoolActor::behavior_type pool_actor(PoolState::Self self, std::shared_ptr<const PoolSetup> setup,
-                                              messages::ShardKeyActor keys);
+class PoolActorBody : public caf::stateful_actor<PoolState, compat::TsanOrdered<messages::PoolActor::base>> {
+ public:
+  PoolActorBody(caf::actor_config& config, std::shared_ptr<const PoolSetup> setup, messages::ShardKeyActor keys);
+  messages::PoolActor::behavior_type make_behavior() override;
+};
 
 }  // namespace kvonce::actors

@@ -15,6 +15,9 @@ void ShardKeyState::start(Self self, std::shared_ptr<const ShardKeySetup> setup,
   setup_ = std::move(setup);
   stores_ = std::move(stores);
   core_ = protocol::ShardKeyCore(setup_->placement);
+}
+
+void ShardKeyState::join() {
   for (const auto& store : stores_) {
     watches_.watch(self_, store, [this](const caf::error&) { on_store_down(); });
     compat::tell(self_, store, messages::ClientJoin{setup_->client, setup_->engine, messages::ShardKeyActor{self_}});
@@ -152,11 +155,14 @@ void ShardKeyState::on_rank_closed(messages::RankClosed closed) {
 
 // -- the actor ---------------------------------------------------------------------------------------------------------
 
-messages::ShardKeyActor::behavior_type shard_key_actor(ShardKeyState::Self self, std::shared_ptr<const ShardKeySetup> setup,
-                                                       std::vector<messages::StoreActor> stores) {
-  auto& state = compat::state_of(self);
-  state.start(self, std::move(setup), std::move(stores));
-  auto* const s = &state;
+ShardKeyActorBody::ShardKeyActorBody(caf::actor_config& config, std::shared_ptr<const ShardKeySetup> setup, std::vector<messages::StoreActor> stores)
+    : stateful_actor(config) {
+  compat::state_of(this).start(this, std::move(setup), std::move(stores));
+}
+
+messages::ShardKeyActor::behavior_type ShardKeyActorBody::make_behavior() {
+  auto* const s = &compat::state_of(this);
+  s->join();
   const auto run = [](const auto& work) { guarded(ShardKeyState::name, work); };
   using messages::ToPartition;
   return {

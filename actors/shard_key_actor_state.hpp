@@ -16,17 +16,20 @@
 #include "actors/shard_key_actor.hpp"
 #include "actors/tick_timer.hpp"
 #include "messages/actors.hpp"
+#include "messages/tsan_order.hpp"
 #include "protocol/shard_key_core.hpp"
 
 namespace kvonce::actors {
 
 class ShardKeyState {
  public:
-  using Self = messages::ShardKeyActor::stateful_pointer<ShardKeyState>;
+  using Self = messages::ShardKeyActor::pointer;
   static constexpr const char* name = "ShardKeyActor";
 
   void start(Self self, std::shared_ptr<const ShardKeySetup> setup, std::vector<messages::StoreActor> stores);
   ~ShardKeyState();
+  /// Introduces this process to its stores, and watches them.
+  void join();
 
   // From ranks, in their order, to the stores.
   void on_page_ready(protocol::PageReady& ready);
@@ -119,7 +122,10 @@ class ShardKeyState {
   TickTimer timer_;
 };
 
-messages::ShardKeyActor::behavior_type shard_key_actor(ShardKeyState::Self self, std::shared_ptr<const ShardKeySetup> setup,
-                                                       std::vector<messages::StoreActor> stores);
+class ShardKeyActorBody : public caf::stateful_actor<ShardKeyState, compat::TsanOrdered<messages::ShardKeyActor::base>> {
+ public:
+  ShardKeyActorBody(caf::actor_config& config, std::shared_ptr<const ShardKeySetup> setup, std::vector<messages::StoreActor> stores);
+  messages::ShardKeyActor::behavior_type make_behavior() override;
+};
 
 }  // namespace kvonce::actors

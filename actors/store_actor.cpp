@@ -193,10 +193,14 @@ void StoreState::on_tick(messages::Tick tick) {
 
 // -- the actor ---------------------------------------------------------------------------------------------------------
 
-messages::StoreActor::behavior_type store_actor(StoreState::Self self, std::shared_ptr<StoreSetup> setup) {
-  auto& state = compat::state_of(self);
-  state.start(self, std::move(setup));
-  auto* const s = &state;
+StoreActorBody::StoreActorBody(caf::actor_config& config, std::shared_ptr<StoreSetup> setup)
+    : stateful_actor(config) {
+  compat::state_of(this).start(this, std::move(setup));
+}
+
+messages::StoreActor::behavior_type StoreActorBody::make_behavior() {
+  auto* const self = this;
+  auto* const s = &compat::state_of(this);
   // A core that threw in the middle of a change cannot be trusted: the store is lost, and everybody is told so.
   const auto run = [self](const auto& work) {
     if (!guarded(StoreState::name, work)) self->quit(caf::exit_reason::unhandled_exception);

@@ -14,12 +14,13 @@
 #include "actors/store_actor.hpp"
 #include "actors/tick_timer.hpp"
 #include "messages/actors.hpp"
+#include "messages/tsan_order.hpp"
 
 namespace kvonce::actors {
 
 class StoreState {
  public:
-  using Self = messages::StoreActor::stateful_pointer<StoreState>;
+  using Self = messages::StoreActor::pointer;
   static constexpr const char* name = "StoreActor";
 
   void start(Self self, std::shared_ptr<StoreSetup> setup);
@@ -81,6 +82,10 @@ class StoreState {
   std::deque<HeldAnswer> held_;  // until every partition knows what they speak of
 };
 
-messages::StoreActor::behavior_type store_actor(StoreState::Self self, std::shared_ptr<StoreSetup> setup);
+class StoreActorBody : public caf::stateful_actor<StoreState, compat::TsanOrdered<messages::StoreActor::base>> {
+ public:
+  StoreActorBody(caf::actor_config& config, std::shared_ptr<StoreSetup> setup);
+  messages::StoreActor::behavior_type make_behavior() override;
+};
 
 }  // namespace kvonce::actors
