@@ -75,7 +75,7 @@ void LimitMeter::measure() {
   if (options_.limit_seconds <= 0) return;
   // The same memory as arenas and row buffers (populated, huge pages advised), the same blocks, as many threads.
   const std::size_t block = (options_.page_bytes + kLine - 1) / kLine * kLine;
-  const std::size_t working_set = std::max<std::size_t>(transport::kDefaultWorkingSetBytes, options_.movers * block * 2);
+  const std::size_t working_set = std::max<std::size_t>(transport::kDefaultWorkingSetBytes, copying_threads(options_) * block * 2);
   std::vector<transport::CopyCandidate> candidates = transport::copy_limit_candidates();
   const std::size_t bare = candidates.size();
   for (const transport::Kernel kernel : {transport::Kernel::automatic, transport::Kernel::portable}) {
@@ -83,7 +83,7 @@ void LimitMeter::measure() {
                             static_cast<void>(transport::copy_and_hash(target, source, bytes, kernel));
                           }});
   }
-  const auto rates = transport::measure_copy_rates(candidates, block, working_set, static_cast<unsigned>(options_.movers),
+  const auto rates = transport::measure_copy_rates(candidates, block, working_set, static_cast<unsigned>(copying_threads(options_)),
                                                    options_.limit_seconds / 2);
   for (std::size_t i = 0; i < bare; ++i) {
     if (rates[i].gib_per_s <= gib_per_s_) continue;
@@ -96,7 +96,7 @@ void LimitMeter::measure() {
 }
 
 Json LimitMeter::json() const {
-  return {{"gib_per_s", gib_per_s_}, {"cpu_us_per_page", cpu_us_per_page_}, {"kernel", kernel_}, {"threads", options_.movers}};
+  return {{"gib_per_s", gib_per_s_}, {"cpu_us_per_page", cpu_us_per_page_}, {"kernel", kernel_}, {"threads", copying_threads(options_)}};
 }
 
 Json LimitMeter::checksummed_json() const {

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <fstream>
+#include <thread>
 #include <limits>
 
 #include "apps/workload/presets.hpp"
@@ -102,6 +103,8 @@ std::string check(const Options& options) {
       return std::string(range.option) + " is " + protocol::format_count(range.value) + ": allowed are " +
              protocol::format_count(range.least) + " to " + protocol::format_count(range.most);
   }
+  if (options.kernel != "auto" && options.kernel != "avx512" && options.kernel != "avx2" && options.kernel != "portable")
+    return "--kernel is '" + options.kernel + "': allowed are auto, avx512, avx2 and portable";
   if (options.job == Job::lookup) {
     if (std::string error = check_lookup(options); !error.empty()) return error;
   }
@@ -113,6 +116,10 @@ std::string check(const Options& options) {
     return "this job needs " + protocol::format_bytes(needed) + " of memory (arena and every rank's row buffers) and " +
            protocol::format_bytes(available) + " is available: give it fewer --pages, --ranks or --page-bytes";
   return {};
+}
+
+std::uint64_t copying_threads(const Options& options) {
+  return std::min<std::uint64_t>(options.movers + options.ranks, std::max(1U, std::thread::hardware_concurrency()));
 }
 
 std::uint64_t arena_bytes_for(std::uint64_t pages, std::uint64_t objects, std::uint64_t payload_bytes,

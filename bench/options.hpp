@@ -29,6 +29,7 @@ struct Options {
   std::uint64_t depth = 1;         // batches in flight per rank
   std::uint64_t movers = 1;        // copying threads of the runtime
   std::uint64_t inline_copy_bytes = 1ULL << 20;  // batches up to this are copied by the thread that drives the actors
+  std::string kernel = "auto";     // how the runtime copies: auto, avx512, avx2, portable
   bool lockstep = false;           // a barrier before each batch; else the ranks start together and run free
   std::uint64_t repeat = 1;
   double seconds = 10;             // idle: time measured
@@ -44,6 +45,9 @@ Options defaults(Job job);
 /// Empty, or the first option that is wrong, its value and what is allowed. Also compares the memory that the job
 /// takes with what the machine has available.
 std::string check(const Options& options);
+
+/// Threads that copy: the movers, and every rank's thread while it waits for its batch; no more than there are cores.
+std::uint64_t copying_threads(const Options& options);
 
 /// Arena that holds all pages of one size without evicting; bytes.
 std::uint64_t arena_bytes_for(std::uint64_t pages, std::uint64_t objects, std::uint64_t payload_bytes,

@@ -19,6 +19,7 @@ StageSpec stage_spec(const Options& options) {
   spec.page_bytes = options.page_bytes;
   spec.rows = options.pages;
   spec.movers = options.movers;
+  spec.kernel = options.kernel;
   spec.inline_copy_bytes = options.inline_copy_bytes;
   return spec;
 }

@@ -75,6 +75,7 @@ Json report(const Options& options, const std::vector<Json>& runs, const char* b
     asked["depth"] = options.depth;
     asked["lockstep"] = options.lockstep;
     asked["movers"] = options.movers;
+    asked["kernel"] = options.kernel;
     asked["inline_copy_bytes"] = options.inline_copy_bytes;
     asked["memory"] = "arena and row buffers populated, huge pages advised, before the timed part";
   }

@@ -64,6 +64,7 @@ Stage::Started Stage::start(const StageSpec& spec, const std::vector<RowMemory>&
   config.leased_bytes = config.arena_bytes;
   config.lease_time = std::chrono::seconds{60};
   config.mover_threads = static_cast<std::uint32_t>(spec.movers);
+  config.copy_kernel = spec.kernel;
   config.inline_copy_bytes = spec.inline_copy_bytes;
   auto runtime = Runtime::start(config);
   if (!runtime) return {nullptr, "the runtime did not start: " + runtime.error.text};

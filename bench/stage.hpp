@@ -30,6 +30,7 @@ struct StageSpec {
   std::uint64_t page_bytes = 0;
   std::uint64_t ranges = 1;       // that a page is cut into; at most page_bytes
   std::uint64_t rows = 0;         // of each rank
+  std::string kernel = "auto";
   std::uint64_t movers = 1;
   std::uint64_t inline_copy_bytes = 1ULL << 20;
   bool populate = true;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <kvonce/config.hpp>
 
+#include "runtime/core.hpp"
+
 #include <array>
 #include <cmath>
 
@@ -36,6 +38,12 @@ struct Span {
 
 }  // namespace
 
+transport::Kernel runtime::kernel_of(std::string_view name) noexcept {
+  if (name == "avx512") return transport::Kernel::avx512;
+  if (name == "avx2") return transport::Kernel::avx2;
+  return name == "portable" ? transport::Kernel::portable : transport::Kernel::automatic;
+}
+
 Error RuntimeConfig::check() const {
   if (engine_id.empty() || engine_id.size() > 255)
     return wrong("engine_id", std::to_string(engine_id.size()) + " bytes long", "must be 1 to 255 bytes");
@@ -62,6 +70,10 @@ Error RuntimeConfig::check() const {
                  "must be at most arena_bytes (" + std::to_string(arena_bytes) + "), or 0 for no limit of its own");
   if (index_pages != 0 && (index_pages < 1024 || index_pages > (1ULL << 31)))
     return wrong("index_pages", std::to_string(index_pages), "must be 1,024 to 2,147,483,648, or 0 to choose by arena_bytes");
+  if (copy_kernel != "auto" && copy_kernel != "avx512" && copy_kernel != "avx2" && copy_kernel != "portable")
+    return wrong("copy_kernel", "'" + copy_kernel + "'", "must be 'auto', 'avx512', 'avx2' or 'portable'");
+  if (!transport::kernel_supported(runtime::kernel_of(copy_kernel)))
+    return wrong("copy_kernel", "'" + copy_kernel + "'", "must be one that this CPU has; 'auto' chooses");
   if (policy != "lru") return wrong("policy", "'" + policy + "'", "must be 'lru'");
   const std::array<Span, 3> spans{{
       {"grant_base", grant_base, std::chrono::milliseconds{1}, "must be 1 ms to 1 h"},

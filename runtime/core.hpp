@@ -115,6 +115,8 @@ Error check_timeout(const char* what, std::chrono::milliseconds timeout);
 Error bad(std::string text);
 std::string to_text(const Coordinates& at);
 std::string to_text(const ShardCounts& counts);
+/// Of RuntimeConfig::copy_kernel; any other name is taken as automatic.
+transport::Kernel kernel_of(std::string_view name) noexcept;
 
 template <class Op>
 std::shared_ptr<Op> make_operation(Core& core, OperationKind kind, std::chrono::milliseconds timeout, Completion&& completion) {

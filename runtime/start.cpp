@@ -77,7 +77,7 @@ Result<std::unique_ptr<Runtime>> Runtime::start(const RuntimeConfig& config) {
   try {
     core->mover = std::make_shared<transport::Mover>(
         // Bounded by what the ranks may have open, not here: a refused copy would be a failed page.
-        transport::MoverConfig{.threads = config.mover_threads, .max_batches = std::size_t{1} << 24, .kernel = {}, .now = {}});
+        transport::MoverConfig{.threads = config.mover_threads, .max_batches = std::size_t{1} << 24, .kernel = runtime::kernel_of(config.copy_kernel), .now = {}});
     if (core->mover->threads() == 0) {
       result.error = {Reason::no_space, "no thread could be started for copying"};
       return result;

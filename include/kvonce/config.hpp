@@ -60,6 +60,8 @@ struct RuntimeConfig {
   // -- threads -------------------------------------------------------------------------------------------------------
   std::uint32_t scheduler_threads = 1;            ///< actor threads: 1 to 64
   std::uint32_t mover_threads = 1;                ///< copying threads: 1 to 16
+  /// How bytes are copied and summed: "auto" (what the CPU has), "avx512", "avx2" or "portable".
+  std::string copy_kernel = "auto";
   /// Batches of at most so many bytes are copied by the thread that drives the actors; 0: never.
   std::uint64_t inline_copy_bytes = 1ULL << 20;
   /// The calling thread runs the actors' work of its own call where they are idle, instead of waking another thread.
