@@ -32,10 +32,14 @@ void Checkers::before_put(std::uint32_t partition, const PutBatch& batch) {
     else if (page.parent < i)
       parent = &batch.pages[page.parent].hash;
     if (parent == nullptr) continue;
-    // Only what has a record then can be linked: an object of the parent is readable or being written.
-    const auto of_batch = std::any_of(batch.items.begin(), batch.items.end(), [&](const PutItem& item) {
-      return item.page < batch.pages.size() && batch.pages[item.page].hash == *parent;
-    });
+    // Only what has a record then can be linked: an object of the parent is readable or announced before the child's.
+    const auto names = [&](const PageHash& hash) {
+      return std::any_of(batch.items.begin(), batch.items.end(), [&](const PutItem& item) {
+        return item.page < batch.pages.size() && batch.pages[item.page].hash == hash;
+      });
+    };
+    if (!names(page.hash)) continue;
+    const bool of_batch = names(*parent);
     bool known = of_batch;
     for (PoolId pool = 0; !known && pool < kMaxPoolsPerNamespace; ++pool) {
       if (node_->core(partition).catalog().find_pool(batch.ns, pool) == nullptr) break;

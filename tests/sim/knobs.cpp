@@ -119,6 +119,7 @@ Knobs make_knobs(Random& random) {
     k.clear = k.remove = k.cancel = k.gate = k.unregister = 0;
     k.put_deadline_min = k.put_deadline_max = 60 * kSecond;
     s.grant_base = 30 * kSecond;
+    s.leased_bytes_per_engine = 1ULL << 40U;
     s.conflict_limit = 1000;
   } else {
     k.kill = often(350, 25);

@@ -129,6 +129,7 @@ void Session::settle(PoolActions& out) {
   for (const std::uint32_t pool : out.unregistered) {
     sim_.probes.hit(Probe::unregister);
     pools_[pool].gone = true;
+    if (rank_.session() != this) continue;  // the rows are the next session's by now
     for (Row& row : rank_.pools[pool].rows) row = Row{RowState::gone, 0, 0};
   }
   if (closing_ && quiet() && !left_ && !lost) {
