@@ -64,6 +64,12 @@ protocol::ReadStatus PoolState::locate(std::uint32_t pool, const PageHash& page,
   return setup_->arena->readers[*partition].locate(key.ns, page, key.pool, key.shard, out);
 }
 
+void PoolState::prefetch(std::uint32_t pool, const PageHash& page, unsigned stage) {
+  if (pool >= keyings_.size()) return;
+  const protocol::PoolKeying& key = keyings_[pool];
+  setup_->arena->readers[setup_->placement.owner(key.ns, page)].prefetch(key.ns, page, stage);
+}
+
 // -- events ------------------------------------------------------------------------------------------------------------
 
 void PoolState::on_reply(const protocol::StoreReply& reply) {

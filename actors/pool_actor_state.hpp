@@ -38,6 +38,7 @@ class PoolState : public protocol::ObjectLocator {
   void on_tick(messages::Tick tick);
   ~PoolState() override;
 
+  void prefetch(std::uint32_t pool, const PageHash& page, unsigned stage) override;
   protocol::ReadStatus locate(std::uint32_t pool, const PageHash& page, std::uint32_t* partition,
                               protocol::PoolKeying* keying, protocol::ObjectLocation* out) override;
 

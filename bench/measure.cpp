@@ -75,7 +75,7 @@ void LimitMeter::measure() {
   if (options_.limit_seconds <= 0) return;
   // The same memory as arenas and row buffers (populated, huge pages advised), the same blocks, as many threads.
   const std::size_t block = (options_.page_bytes + kLine - 1) / kLine * kLine;
-  const std::size_t working_set = std::max<std::size_t>(transport::kDefaultWorkingSetBytes, copying_threads(options_) * block * 2);
+  const std::size_t working_set = std::max<std::size_t>(transport::kDefaultWorkingSetBytes, options_.movers * block * 2);
   std::vector<transport::CopyCandidate> candidates = transport::copy_limit_candidates();
   const std::size_t bare = candidates.size();
   for (const transport::Kernel kernel : {transport::Kernel::automatic, transport::Kernel::portable}) {
@@ -83,7 +83,7 @@ void LimitMeter::measure() {
                             static_cast<void>(transport::copy_and_hash(target, source, bytes, kernel));
                           }});
   }
-  const auto rates = transport::measure_copy_rates(candidates, block, working_set, static_cast<unsigned>(copying_threads(options_)),
+  const auto rates = transport::measure_copy_rates(candidates, block, working_set, static_cast<unsigned>(options_.movers),
                                                    options_.limit_seconds / 2);
   for (std::size_t i = 0; i < bare; ++i) {
     if (rates[i].gib_per_s <= gib_per_s_) continue;
@@ -91,12 +91,22 @@ void LimitMeter::measure() {
     cpu_us_per_page_ = rates[i].cpu_us_per_block;
     kernel_ = rates[i].kernel;
   }
+  // Ranks copy while they wait: what all threads that may copy at once could reach together is told beside it.
+  const unsigned all = static_cast<unsigned>(copying_threads(options_));
+  if (all > options_.movers) {
+    const std::size_t largest = std::max<std::size_t>(transport::kDefaultWorkingSetBytes, all * block * 2);
+    all_threads_ = std::max(all_threads_, transport::measure_copy_limit(block, largest, all, options_.limit_seconds / 4).gib_per_s);
+  }
   checksummed_ = std::max(checksummed_, rates[bare].gib_per_s);
   checksummed_portable_ = std::max(checksummed_portable_, rates[bare + 1].gib_per_s);
 }
 
 Json LimitMeter::json() const {
-  return {{"gib_per_s", gib_per_s_}, {"cpu_us_per_page", cpu_us_per_page_}, {"kernel", kernel_}, {"threads", copying_threads(options_)}};
+  return {{"gib_per_s", gib_per_s_},
+          {"cpu_us_per_page", cpu_us_per_page_},
+          {"kernel", kernel_},
+          {"threads", options_.movers},
+          {"waiting_threads_too_gib_per_s", std::max(all_threads_, gib_per_s_)}};
 }
 
 Json LimitMeter::checksummed_json() const {

@@ -40,6 +40,7 @@ class LimitMeter {
   double gib_per_s_ = 0;
   double cpu_us_per_page_ = 0;
   const char* kernel_ = "";
+  double all_threads_ = 0;  // GiB/s with the waiting ranks' threads besides
   double checksummed_ = 0;
   double checksummed_portable_ = 0;
 };

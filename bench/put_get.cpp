@@ -71,6 +71,22 @@ struct OneRun {
   std::string wrong;
 };
 
+// Every rank that announces one of a pool's first keys is asked for its checksum: once in a pool's life. Those keys are
+// spent on pages that are not measured; of the measured ones the usual share is sampled.
+std::string verify_first_keys(Stage& stage, const Options& options, std::uint64_t seed) {
+  const auto keys = make_keys(~seed, std::min(options.pages, kFirstKeys));
+  for (std::size_t r = 0; r < options.ranks; ++r) {
+    for (PutBatch& batch : make_put_batches(keys, options.batch, stage.pool(r), options.pages)) {
+      const std::size_t count = batch.items.size();
+      auto put = stage.rank(r).put(std::move(batch));
+      if (!put) return "put refused: " + put.error.text;
+      put.value->wait();
+      if (put.value->succeeded() != count) return "the pages before the measured ones were not stored";
+    }
+  }
+  return {};
+}
+
 OneRun put_once(const Options& options, const std::vector<RowMemory>& memory) {
   auto started = Stage::start(stage_spec(options), memory);
   if (!started.stage) return {{}, started.error, {}};
@@ -82,9 +98,12 @@ OneRun put_once(const Options& options, const std::vector<RowMemory>& memory) {
   for (std::size_t r = 0; r < options.ranks; ++r)
     batches.push_back(make_put_batches(keys, options.batch, stage.pool(r), options.pages));
 
+  if (const std::string error = verify_first_keys(stage, options, seed); !error.empty()) return {{}, error, {}};
   LimitMeter limit(options);
   limit.measure();
   const Stats before = stage.runtime().stats();
+  std::vector<std::uint64_t> moved_before;
+  for (std::size_t r = 0; r < options.ranks; ++r) moved_before.push_back(stage.rank(r).moved_bytes());
   std::vector<VerdictCounts> verdicts(options.ranks);
   Driven driven = drive(
       {options.ranks, batches[0].size(), options.depth, options.lockstep},
@@ -104,8 +123,8 @@ OneRun put_once(const Options& options, const std::vector<RowMemory>& memory) {
   Json by_rank = Json::array();
   std::uint64_t moved = 0;
   for (std::size_t r = 0; r < options.ranks; ++r) {
-    by_rank.push_back(stage.rank(r).moved_bytes());
-    moved += stage.rank(r).moved_bytes();
+    by_rank.push_back(stage.rank(r).moved_bytes() - moved_before[r]);
+    moved += stage.rank(r).moved_bytes() - moved_before[r];
   }
   const std::uint64_t unique_bytes = options.pages * options.page_bytes;
   out.json = {{"unique_pages", options.pages},
@@ -114,7 +133,8 @@ OneRun put_once(const Options& options, const std::vector<RowMemory>& memory) {
               {"moved_bytes", moved},
               {"moved_bytes_by_rank", by_rank},
               {"stored_bytes", after.stored_bytes - before.stored_bytes},
-              {"evicted_bytes", after.evicted_bytes - before.evicted_bytes}};
+              {"evicted_bytes", after.evicted_bytes - before.evicted_bytes},
+              {"checksum_samples", after.samples - before.samples}};
   add_rates(out.json, {static_cast<double>(unique_bytes), options.pages, options.pages * options.ranks}, driven, limit);
   out.json["verdicts"] = verdicts_json(verdicts);
   out.wrong = stage.verify(keys, seed, options.batch);

@@ -55,6 +55,7 @@ void put_get_lines(const Json& r, Table& table) {
     table.line("moved", protocol::format_bytes(r["moved_bytes"]), "unique " + protocol::format_bytes(r["unique_bytes"]));
     std::uint64_t most = 0;
     for (const Json& one : r["moved_bytes_by_rank"]) most = std::max(most, one.get<std::uint64_t>());
+    table.line("rows compared", whole(r["checksum_samples"]), "checksums asked of ranks that did not write; the pool's first 64 keys before");
     table.line("most moved by one rank", protocol::format_bytes(most),
                number(static_cast<double>(most) / r["unique_bytes"].get<double>()) + " of the unique bytes");
   }

@@ -58,8 +58,9 @@ Stage::Started Stage::start(const StageSpec& spec, const std::vector<RowMemory>&
   std::unique_ptr<Stage> stage(new Stage(spec, memory));
   RuntimeConfig config;
   config.engine_id = "bench";
-  config.arena_bytes = arena_bytes_for(spec.pages, spec.pages, spec.pages * spec.page_bytes, spec.ranges);
-  config.index_pages = spec.pages + spec.pages / 64 + 1'024;
+  const std::uint64_t pages = spec.pages + kFirstKeys;
+  config.arena_bytes = arena_bytes_for(pages, pages, pages * spec.page_bytes, spec.ranges);
+  config.index_pages = pages + 1'024;
   config.populate = spec.populate;
   config.leased_bytes = config.arena_bytes;
   config.lease_time = std::chrono::seconds{60};

@@ -24,6 +24,9 @@ std::uint64_t chain_pages(std::uint64_t batch);
 std::vector<PutBatch> make_put_batches(const std::vector<PageHash>& keys, std::uint64_t batch, PoolHandle pool,
                                        std::uint64_t rows);
 
+/// Pages that are put before those that are measured: as many as a pool's first keys that every rank verifies.
+inline constexpr std::uint64_t kFirstKeys = 64;
+
 struct StageSpec {
   std::uint64_t ranks = 1;
   std::uint64_t pages = 0;        // in the store, at most

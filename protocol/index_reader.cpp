@@ -171,6 +171,21 @@ ReadStatus IndexReader::locate(NamespaceId ns, const PageHash& page, PoolId pool
   return status;
 }
 
+void IndexReader::prefetch(NamespaceId ns, const PageHash& page, unsigned stage) const {
+  if (region_ == nullptr) return;
+  const Access access{*this};
+  const std::uint64_t hash = mix_page(ns, page);
+  const Bucket& bucket = access.bucket(home_bucket(hash, bucket_count_));
+  if (stage == 0) return __builtin_prefetch(&bucket);
+  const Matches matches(peek(bucket.tags_low), peek(bucket.tags_overflow), tag_of(hash));
+  if (!matches.any()) return;
+  const std::uint32_t id = peek(bucket.records[matches.first()]);
+  if (id >= limits_.max_pages) return;
+  if (stage == 1) return __builtin_prefetch(&access.hot(id));
+  const std::uint32_t member = peek(access.hot(id).first_member);
+  if (member < limits_.max_members) __builtin_prefetch(&access.member(member));
+}
+
 void IndexReader::exists(NamespaceId ns, PoolId pool, std::uint32_t shard, std::span<const PageHash> pages,
                          std::uint8_t* out) const {
   const Access access{*this};

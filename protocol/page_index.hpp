@@ -59,6 +59,9 @@ class IndexReader {
   Incarnation incarnation() const noexcept { return incarnation_; }
   ReadStatus page(NamespaceId ns, const PageHash& page, PageView* out) const;
   ReadStatus locate(NamespaceId ns, const PageHash& page, PoolId pool, std::uint32_t shard, ObjectLocation* out) const;
+  /// Has a page's cache lines on their way before locate() needs them: stage 0 the bucket, 1 the record, 2 its first object.
+  /// Each stage looks at what the one before has fetched.
+  void prefetch(NamespaceId ns, const PageHash& page, unsigned stage) const;
   /// exists of many keys of one (pool, shard), with prefetching: out[i] = 1 found, 0 absent, 2 contended.
   void exists(NamespaceId ns, PoolId pool, std::uint32_t shard, std::span<const PageHash> pages, std::uint8_t* out) const;
   Generation generation(NamespaceId ns, PoolId pool) const;  // of the pool now (acquire)

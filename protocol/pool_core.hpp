@@ -136,6 +136,8 @@ class ObjectLocator {
   /// `keying` of the rank's pool as the ShardKeyActor has it now; partition is filled in.
   virtual ReadStatus locate(std::uint32_t pool, const PageHash& page, std::uint32_t* partition, PoolKeying* keying,
                             ObjectLocation* out) = 0;
+  /// A hint that locate() will be asked: stages 0, 1, 2 some items ahead of it (IndexReader::prefetch).
+  virtual void prefetch(std::uint32_t /*pool*/, const PageHash& /*page*/, unsigned /*stage*/) {}
 };
 
 class PoolCore {

@@ -79,9 +79,21 @@ void PoolCore::Impl::start_copy(Load& load, PoolActions& out) {
   located.reserve(load.lent.size());
   item_of.reserve(load.lent.size());
   std::uint32_t layers = 0;
-  for (const std::uint32_t i : load.lent) {
+  constexpr std::size_t kAhead = 4;  // items between one stage of prefetching and the next
+  const auto fetch = [&](std::size_t at, unsigned stage) {
+    if (at >= load.lent.size()) return;
+    const LoadOrderItem& item = order.items[load.lent[at]];
+    locator.prefetch(item.pool, item.page, stage);
+  };
+  for (std::size_t at = 0; at < 3 * kAhead; ++at) fetch(at, 0);
+  for (std::size_t at = 0; at < 2 * kAhead; ++at) fetch(at, 1);
+  for (std::size_t at = 0; at < load.lent.size(); ++at) {
+    fetch(at + 3 * kAhead, 0);
+    fetch(at + 2 * kAhead, 1);
+    fetch(at + kAhead, 2);
+    const std::uint32_t i = load.lent[at];
     const LoadOrderItem& item = order.items[i];
-    CopyOrder::Item copy;
+    CopyOrder::Item& copy = located.emplace_back();
     copy.pool = item.pool;
     copy.row = item.row;
     copy.location.slot.count = 0;
@@ -89,12 +101,12 @@ void PoolCore::Impl::start_copy(Load& load, PoolActions& out) {
     const ReadStatus status = locator.locate(item.pool, item.page, &copy.partition, &keying, &copy.location);
     if (status != ReadStatus::found) {
       load.reasons[i] = status == ReadStatus::absent ? Reason::absent : Reason::busy;
+      located.pop_back();
       continue;
     }
     copy.ns = keying.ns;
     copy.store_pool = keying.pool;
     copy.generation = keying.generation;
-    located.push_back(copy);
     item_of.push_back(i);
     layers = std::max(layers, pools[item.pool].layers);
   }
@@ -109,11 +121,9 @@ void PoolCore::Impl::start_copy(Load& load, PoolActions& out) {
   operation.lease = order.lease;
   const std::uint32_t end = std::min(order.layer_end, layers);
   for (std::uint32_t begin = order.layer_begin; begin < end;) {
-    if (order.layers_per_group == 0) {
-      copies.items.reserve(located.size());
-      operation.parts.reserve(located.size());
-    }
     const std::uint32_t step = order.layers_per_group == 0 ? end - begin : std::min(order.layers_per_group, end - begin);
+    copies.items.reserve(copies.items.size() + located.size());
+    operation.parts.reserve(operation.parts.size() + located.size());
     for (std::size_t i = 0; i < located.size(); ++i) {
       if (pools[located[i].pool].layers <= begin) continue;  // it has fewer layers than others, and all of them by now
       copies.items.push_back(located[i]);

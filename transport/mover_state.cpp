@@ -14,8 +14,8 @@
 namespace kvonce::transport {
 namespace {
 
-// Some microseconds: as long as a sleeping thread's wake-up costs at best, so a busy queue never pays for it.
-constexpr unsigned kSpins = 200;
+// About what putting a thread to sleep and waking it costs: an engine that puts batch after batch never pays for it.
+constexpr std::chrono::microseconds kSpin{50};
 constexpr std::chrono::microseconds kEventPollInterval{50};
 constexpr std::size_t kMaxClaimItems = 256;
 constexpr std::size_t kTurnClaims = 8;
@@ -276,7 +276,10 @@ void MoverState::check_events(std::unique_lock<std::mutex>& lock) {
 void MoverState::sleep(std::unique_lock<std::mutex>& lock) {
   ++spinning_;
   lock.unlock();
-  for (unsigned i = 0; i < kSpins && tasks_queued_.load(std::memory_order_relaxed) == 0; ++i) pause_cpu();
+  const auto spin_end = std::chrono::steady_clock::now() + kSpin;
+  while (tasks_queued_.load(std::memory_order_relaxed) == 0 && !stopping_.load(std::memory_order_relaxed) &&
+         std::chrono::steady_clock::now() < spin_end)
+    for (int i = 0; i < 16; ++i) pause_cpu();
   lock.lock();
   --spinning_;
   if (!queue_.empty() || sweep_asked_ || event_fired_ || stopping_.load(std::memory_order_relaxed)) return;

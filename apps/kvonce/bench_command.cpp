@@ -83,7 +83,7 @@ void add_job_options(CLI::App& app, Command& command) {
   if (moves || job == Job::exists || job == Job::memory) command.number(app, "--batch", options.batch, "Keys per call");
   if (moves) {
     command.number(app, "--depth", options.depth, "Batches in flight per rank");
-    command.number(app, "--movers", options.movers, "Copying threads beside the ranks, which copy while they wait");
+    command.number(app, "--movers", options.movers, "Copying threads; the copy limit is measured with as many");
     app.add_option("--kernel", options.kernel, "How to copy: auto (default), avx512, avx2, portable");
     command.number(app, "--inline-copy", options.inline_copy_bytes, "Largest batch that the calling thread copies itself", true);
     app.add_flag("--lockstep", options.lockstep, "A barrier before each batch; else ranks start together and run free");
