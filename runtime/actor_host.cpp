@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/actor_host.hpp"
 
+#include <caf/logger.hpp>
+
 #include <condition_variable>
 #include <mutex>
 #include <utility>
@@ -24,6 +26,15 @@ struct Config final : compat::ActorSystemConfig {
     messages::register_messages(*this);
   }
 };
+
+// CAF 0.17 leaves a reference to a system's logger with every thread that made the system or an actor of it, until that thread
+// does so in another system; and a system's end waits for the last reference. Without this a runtime that one thread started
+// could be stopped by no other: it would wait for ever.
+void forget_logger() {
+#if !KVONCE_CAF_MODERN
+  caf::logger::set_current_actor_system(nullptr);
+#endif
+}
 
 // Actors that have not ended.
 struct LiveCount {
@@ -82,6 +93,7 @@ ActorHost::ActorHost(Setup setup) : impl_(std::make_unique<Impl>(setup)) {
   for (const auto& store : impl_->stores) compat::anon_tell(store, messages::Siblings{impl_->stores});
   impl_->keys = impl_->system.spawn<actors::ShardKeyActorBody>(setup.keys, impl_->stores);
   impl_->count(impl_->keys, &LiveCount::others);
+  forget_logger();
 }
 
 ActorHost::~ActorHost() {
@@ -94,6 +106,7 @@ ActorHost::PoolPtr ActorHost::add_pool_actor(std::shared_ptr<const actors::PoolS
   const protocol::SenderId sender = setup->core.sender;
   auto box = std::make_shared<PoolBox>();
   box->actor = impl_->system.spawn<actors::PoolActorBody>(std::move(setup), impl_->keys);
+  forget_logger();
   impl_->count(box->actor, &LiveCount::others);
   impl_->tell(impl_->keys, messages::AttachRank{sender, box->actor});
   return box;
