@@ -44,6 +44,12 @@ class TsanOrdered : public Base {
     return result;
   }
 
+  // Frees what is left in the mailbox.
+  bool cleanup(caf::error&& reason, caf::execution_unit* unit) override {
+    __tsan_acquire(this);
+    return Base::cleanup(std::move(reason), unit);
+  }
+
   void on_destroy() override {
     __tsan_acquire(this);
     Base::on_destroy();
