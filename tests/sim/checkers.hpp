@@ -208,7 +208,7 @@ class Checkers {
   Time last_disturbance_ = 0;  // a removal, unpublishing or demotion
   std::uint64_t granted_bytes_ = 0;
   Epoch first_epoch_ = 1;
-  std::set<std::pair<std::uint32_t, std::pair<SenderId, std::uint64_t>>> flushes_;
+  std::set<std::pair<std::uint32_t, std::pair<SenderId, std::uint64_t>>> flushes_, removes_;
 
   // Of all lives.
   std::unordered_map<std::uint64_t, Time> told_;          // by (sender, key): newest success that a store has told

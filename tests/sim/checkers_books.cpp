@@ -32,6 +32,7 @@ void Checkers::new_life(Epoch first_epoch) {
   connected_.clear();
   idle_since_.clear();
   flushes_.clear();
+  removes_.clear();
   landed_now_.clear();
   no_space_.clear();
   no_space_until_.clear();
@@ -123,6 +124,7 @@ void Checkers::after_call(std::uint32_t partition, const StoreActions& out) {
     flushes_.erase({partition, {asker, answer.token}});
     sim_.probes.hit(Probe::flush);
   }
+  for (const auto& [asker, answer] : out.removes) removes_.erase({partition, {asker, answer.token}});
   landed_now_.clear();
   ++calls_;
   if (calls_ % kBooksEvery == 0) check_books(partition);
@@ -296,6 +298,13 @@ void Checkers::scan(bool last) {
     sim_.probes.hit(Probe::divergence, last ? stats.divergent : 0);
     sim_.probes.hit(Probe::incomplete_eviction, last ? stats.evicted_incomplete : 0);
     check_books(p);
+    if (last && (stats.leases_now != 0 || stats.leased_bytes_now != 0))
+      sim_.violate(6, std::to_string(stats.leases_now) + " leases are left over after all deadlines");
+    if (last && stats.quarantined_slots_now != 0)
+      sim_.violate(7, std::to_string(stats.quarantined_slots_now) + " slots stay in quarantine although all writers are done");
+    if (last && sim_.knobs.calm && (stats.landed_bytes != stats.stored_bytes || stats.granted_bytes != stats.stored_bytes))
+      sim_.violate(1, "in a run without faults " + std::to_string(stats.granted_bytes) + " bytes were granted and " +
+                          std::to_string(stats.landed_bytes) + " landed for " + std::to_string(stats.stored_bytes) + " stored");
     if (last && stats.claims_now != 0)
       sim_.violate(6, std::to_string(stats.claims_now) + " claims are left over after the last event");
   }
@@ -304,10 +313,12 @@ void Checkers::scan(bool last) {
                         std::to_string(granted_bytes_));
   if (!last) return;
   if (!asks_.empty()) sim_.violate(6, "a lookup was never answered");
+  if (!removes_.empty()) sim_.violate(6, "a removal was never answered");
   if (!flushes_.empty()) sim_.violate(6, "a flush was never answered");
 }
 
-void Checkers::before_remove(std::uint32_t partition, SenderId, const RemoveAsk& ask) {
+void Checkers::before_remove(std::uint32_t partition, SenderId asker, const RemoveAsk& ask) {
+  removes_.insert({partition, {asker, ask.token}});
   if (ask.what == RemoveAsk::What::all || ask.what == RemoveAsk::What::ns) sim_.probes.hit(Probe::clear);
   last_disturbance_ = sim_.now();
   for (auto& [epoch, grant] : grants_) {

@@ -360,8 +360,10 @@ void Checkers::delivered(const Peer& peer, const std::vector<CanonicalKey>& keys
     }
     sim_.violate(2, "an engine heard " + std::string(to_string(verdict)) + " for " + text(keys.front()) +
                         ", which no store has told");
-  } else if (verdict == Verdict::unknown && reason == Reason::deadline && sim_.knobs.calm) {
-    sim_.violate(6, "an engine heard unknown(deadline) for " + text(keys.front()) + " in a run without faults");
+  } else if (sim_.knobs.calm && reason != Reason::level_unavailable && reason != Reason::persist_failed) {
+    sim_.violate(verdict == Verdict::unknown ? 6 : 3, "an engine heard " + std::string(to_string(verdict)) + "(" +
+                                                          std::string(to_string(reason)) + ") for " + text(keys.front()) +
+                                                          " in a run without faults");
   } else if (verdict == Verdict::unknown) {
     sim_.probes.hit(Probe::unknown_verdict);
   }

@@ -64,9 +64,7 @@ const std::vector<std::uint64_t>* Announced::find(const ContentKey& key) const {
   return it == seeds_.end() ? nullptr : &it->second;
 }
 
-bool slot_is_content(const storage::SlotShape::Pieces& pieces, const std::byte* arena,
-                     std::uint64_t seed) {
-
+bool slot_is_content(const storage::SlotShape::Pieces& pieces, const std::byte* arena, std::uint64_t seed) {
   for (const auto& piece : pieces.view()) {
     if (!is_content(seed, piece.payload_begin, arena + piece.arena_offset, piece.payload_end - piece.payload_begin))
       return false;

@@ -42,7 +42,6 @@ class Announced {
 };
 
 /// An object's bytes lie in these pieces of the arena.
-bool slot_is_content(const storage::SlotShape::Pieces& pieces, const std::byte* arena,
-                     std::uint64_t seed);
+bool slot_is_content(const storage::SlotShape::Pieces& pieces, const std::byte* arena, std::uint64_t seed);
 
 }  // namespace kvonce::sim

@@ -130,7 +130,10 @@ void Session::settle(PoolActions& out) {
     sim_.probes.hit(Probe::unregister);
     pools_[pool].gone = true;
     if (rank_.session() != this) continue;  // the rows are the next session's by now
-    for (Row& row : rank_.pools[pool].rows) row = Row{RowState::gone, 0, 0};
+    // The engine takes the buffers away, but for rows that an earlier connection's copies still use.
+    for (Row& row : rank_.pools[pool].rows)
+      if (row.state == RowState::free || puts_.contains(row.order) || loads_.contains(row.order))
+        row = Row{RowState::gone, 0, 0};
   }
   if (closing_ && quiet() && !left_ && !lost) {
     left_ = true;

@@ -310,14 +310,15 @@ void StoreNode::register_pools(Peer& peer, RegisterOrder order) {
   });
 }
 
-// Every partition knows of a change before the one who asked does: else its first put could come too early.
+// Every partition knows of a change before the one who asked does: else its first put could come too early. Also who asked
+// for nothing new waits: the change may be another's, and still under way.
 void StoreNode::spread(std::vector<CatalogUpdate> updates, std::function<void()> done) {
-  if (partitions() == 1 || updates.empty()) return done();
+  if (partitions() == 1) return done();
   auto missing = std::make_shared<std::uint32_t>(partitions() - 1);
   for (std::uint32_t p = 1; p < partitions(); ++p) {
     between(0, p, "catalog", [this, p, updates, missing, done](StoreCore& core, Time now, StoreActions& out) {
       for (const CatalogUpdate& update : updates) core.apply(update, now, out);
-      keep_stepping(p);
+      if (!updates.empty()) keep_stepping(p);
       between(p, 0, "catalog applied", [missing, done](StoreCore&, Time, StoreActions&) {
         if (--*missing == 0) done();
       });
