@@ -28,7 +28,7 @@ struct Options {
   std::uint64_t batch = 32;        // keys per call
   std::uint64_t depth = 1;         // batches in flight per rank
   std::uint64_t movers = 1;        // copying threads of the runtime
-  std::uint64_t inline_copy_bytes = 1ULL << 20;  // batches up to this are copied by the thread that drives the actors
+  std::uint64_t inline_copy_bytes = 512ULL << 10;  // batches up to this are copied by the thread that drives the actors
   std::string kernel = "auto";     // how the runtime copies: auto, avx512, avx2, portable
   bool lockstep = false;           // a barrier before each batch; else the ranks start together and run free
   std::uint64_t repeat = 1;

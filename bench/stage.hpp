@@ -35,7 +35,7 @@ struct StageSpec {
   std::uint64_t rows = 0;         // of each rank
   std::string kernel = "auto";
   std::uint64_t movers = 1;
-  std::uint64_t inline_copy_bytes = 1ULL << 20;
+  std::uint64_t inline_copy_bytes = 512ULL << 10;
   bool populate = true;
 };
 

@@ -12,6 +12,9 @@
 
 namespace kvonce::protocol {
 
+/// What goes to one partition after one event.
+GrantResults& results_for(std::uint32_t partition, SenderId sender, PoolActions& out);
+
 struct PoolCore::Impl {
   static constexpr std::uint32_t kItself = 0xffffffffU;
   static constexpr std::uint32_t kBusyRetryMs = 10;
@@ -82,7 +85,7 @@ struct PoolCore::Impl {
     struct Part {
       std::uint32_t item = 0;   // of the owner
       std::uint32_t claim = 0;
-      std::uint64_t name = 0;   // epoch of the grant, or the ask
+      std::uint64_t name = 0;   // epoch of the grant or of the object that is loaded, or the ask
     };
     std::vector<Part> parts;    // in the order of the CopyOrder's items
     // Loads only.
@@ -139,6 +142,7 @@ struct PoolCore::Impl {
                      PoolActions& out);
   void load_copied(const Operation& operation, const std::vector<CopyOutcome>& outcomes, PoolActions& out);
   /// For cancel and close: ends at once what is not copying, else after the copy.
+  void report_bad(const LoadOrderItem& item, Epoch epoch, PoolActions& out);
   void end_load(Load& load, Reason reason, bool at_once, PoolActions& out);
   /// What has not been decided of a load that has not begun gets this reason; the load is gone then.
   void finish_unbegun(Load& load, Reason reason, bool remember, PoolActions& out);

@@ -129,7 +129,7 @@ void PoolCore::Impl::start_copy(Load& load, PoolActions& out) {
       copies.items.push_back(located[i]);
       copies.items.back().layer_begin = begin;
       copies.items.back().layer_end = begin + step;
-      operation.parts.push_back({item_of[i], 0, 0});
+      operation.parts.push_back({item_of[i], 0, located[i].location.epoch});
     }
     begin += step;
     operation.groups.push_back({static_cast<std::uint32_t>(operation.parts.size()), begin});
@@ -176,6 +176,7 @@ void PoolCore::Impl::load_copied(const Operation& operation, const std::vector<C
     const CopyOutcome outcome = i < outcomes.size() ? outcomes[i] : CopyOutcome::failed;
     Reason& reason = load.reasons[operation.parts[i].item];
     if (reason != Reason::none || loaded(outcome)) continue;  // the first group that failed names the reason
+    if (outcome == CopyOutcome::mismatch) report_bad(load.order.items[operation.parts[i].item], operation.parts[i].name, out);
     switch (outcome) {
       case CopyOutcome::mismatch:
         reason = Reason::checksum_mismatch;
@@ -191,6 +192,16 @@ void PoolCore::Impl::load_copied(const Operation& operation, const std::vector<C
     }
   }
   finish_load(load, out);
+}
+
+/// The store lets go of what is still there under the epoch that was read; a slot that became another's is not its matter.
+void PoolCore::Impl::report_bad(const LoadOrderItem& item, Epoch epoch, PoolActions& out) {
+  std::uint32_t partition = 0;
+  PoolKeying keying;
+  ObjectLocation location;
+  if (lost || locator.locate(item.pool, item.page, &partition, &keying, &location) != ReadStatus::found || location.epoch != epoch)
+    return;
+  results_for(partition, config.sender, out).bad.push_back({item.page, epoch, keying.ns, keying.pool, keying.shard});
 }
 
 void PoolCore::Impl::end_load(Load& load, Reason reason, bool at_once, PoolActions& out) {

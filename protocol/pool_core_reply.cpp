@@ -8,13 +8,6 @@ namespace kvonce::protocol {
 
 namespace {
 
-GrantResults& results_for(std::uint32_t partition, SenderId sender, PoolActions& out) {
-  for (auto& [to, results] : out.results)
-    if (to == partition) return results;
-  out.results.emplace_back(partition, GrantResults{sender, {}, {}});
-  return out.results.back().second;
-}
-
 ChecksumAnswers& answers_for(std::uint32_t partition, SenderId sender, PoolActions& out) {
   for (auto& [to, answers] : out.checksums)
     if (to == partition) return answers;
@@ -23,6 +16,13 @@ ChecksumAnswers& answers_for(std::uint32_t partition, SenderId sender, PoolActio
 }
 
 }  // namespace
+
+GrantResults& results_for(std::uint32_t partition, SenderId sender, PoolActions& out) {
+  for (auto& [to, results] : out.results)
+    if (to == partition) return results;
+  out.results.emplace_back(partition, GrantResults{sender, {}, {}, {}});
+  return out.results.back().second;
+}
 
 PoolCore::Impl::Batch* PoolCore::Impl::find_batch(std::uint64_t id) {
   if (found != nullptr && found->id == id) return found;

@@ -24,6 +24,15 @@ void StoreCore::Impl::grants_done(const GrantResults& results, Time now, StoreAc
     }
     grant_done(sender, result, sums, now, out);
   }
+  for (const BadObject& bad : results.bad) {
+    const RecordId record = index.find(bad.ns, bad.page);
+    const MemberId member = record == kNone ? kNone : index.find_member(record, bad.pool, bad.shard);
+    if (member == kNone || index.member(member).state != MemberState::published || index.member(member).epoch != bad.epoch) continue;
+    // Bytes that went bad serve nobody: a miss from now on, and free to be put again.
+    ++stats.misses[static_cast<std::size_t>(Reason::checksum_mismatch)];
+    remove_member(record, member, now, out);
+    erase_if_empty(record);
+  }
   pump(sender, now, out);
 }
 

@@ -91,10 +91,19 @@ struct GrantResult {
   std::uint32_t first_checksum = 0;
   std::uint32_t checksum_count = 0;
 };
+/// An object whose stored bytes a load has found not to be those that were written.
+struct BadObject {
+  PageHash page;
+  Epoch epoch = 0;
+  NamespaceId ns = 0;
+  PoolId pool = 0;
+  std::uint32_t shard = 0;
+};
 struct GrantResults {
   SenderId sender = 0;
   std::vector<GrantResult> results;
   std::vector<std::uint64_t> checksums;  // XXH3-64, one per range of each landed object
+  std::vector<BadObject> bad;            // to be let go, while the epoch is still theirs
 };
 
 /// The sender no longer waits for these items (its own deadline passed, or it is closing).

@@ -102,6 +102,8 @@ bool Operation::Impl::wait_for_ready(TimePoint until, const Ready& ready) {
         if (ready() || help()) break;
         pause_cpu();
       }
+      // Whoever else wants this core gets it: it may be the one that is waited for.
+      std::this_thread::yield();
     } while (!ready() && std::chrono::steady_clock::now() < spin_end);
   }
   g_spinning.fetch_sub(1, std::memory_order_relaxed);

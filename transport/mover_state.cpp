@@ -278,8 +278,10 @@ void MoverState::sleep(std::unique_lock<std::mutex>& lock) {
   lock.unlock();
   const auto spin_end = std::chrono::steady_clock::now() + kSpin;
   while (tasks_queued_.load(std::memory_order_relaxed) == 0 && !stopping_.load(std::memory_order_relaxed) &&
-         std::chrono::steady_clock::now() < spin_end)
+         std::chrono::steady_clock::now() < spin_end) {
     for (int i = 0; i < 16; ++i) pause_cpu();
+    std::this_thread::yield();
+  }
   lock.lock();
   --spinning_;
   if (!queue_.empty() || sweep_asked_ || event_fired_ || stopping_.load(std::memory_order_relaxed)) return;

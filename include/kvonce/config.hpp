@@ -63,7 +63,7 @@ struct RuntimeConfig {
   /// How bytes are copied and summed: "auto" (what the CPU has), "avx512", "avx2" or "portable".
   std::string copy_kernel = "auto";
   /// Batches of at most so many bytes are copied by the thread that drives the actors; 0: never.
-  std::uint64_t inline_copy_bytes = 1ULL << 20;
+  std::uint64_t inline_copy_bytes = 512ULL << 10;
   /// The calling thread runs the actors' work of its own call where they are idle, instead of waking another thread.
   bool caller_runs = true;
 

@@ -29,7 +29,7 @@ void for_each_message(F f) {
   PageReady ready{1, 2, AckLevel::disk, 3, true, page(4), {{page(5), 1, kExternalParent}, {page(6), 2, 0}}, {{1, 2, 3, 4}}};
   f(ready);
   f(PutBatch{1, 2, 3, AckLevel::disk, 4, true, page(5), {{page(6), 7, kNoParent}}, {{1, 2, 3, 4, 5, 6}, {7, 8, 9, 10, 11, 12}}});
-  f(GrantResults{1, {{2, 3, GrantOutcome::failed, 4, 5}, {6, 7, GrantOutcome::landed, 0, 2}}, {8, 9}});
+  f(GrantResults{1, {{2, 3, GrantOutcome::failed, 4, 5}, {6, 7, GrantOutcome::landed, 0, 2}}, {8, 9}, {{PageHash{{1, 2, 3, 4}}, 5, 6, 7, 8}}});
   f(Withdraw{1, {{2, 3}, {4, 5}}});
   f(ChecksumAnswers{1, {{2, 3, 4}}, {5, 6, 7}});
   StoreReply reply;
