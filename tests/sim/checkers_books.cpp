@@ -135,7 +135,8 @@ void Checkers::on_event(std::uint32_t partition, const ObjectEvent& event, const
   const CanonicalKey key = key_of(event);
   Presence& presence = present_[key];
   PageBook& page = pages_[{event.ns, event.page}];
-  sim_.note("  object event", page_tag(event.page) << 16 | (event.pool << 8) | event.shard, static_cast<std::uint64_t>(event.kind), event.shard);
+  sim_.note("  object event", page_tag(event.page) << 16 | (event.pool << 8) | event.shard,
+            static_cast<std::uint64_t>(event.kind), event.shard);
   switch (event.kind) {
     case ObjectEvent::Kind::stored: {
       if (presence.present) sim_.violate(1, text(key) + " was stored twice");
@@ -231,7 +232,8 @@ void Checkers::check_object(std::uint32_t partition, const CanonicalKey& key, co
   const bool known = seeds != nullptr && std::any_of(seeds->begin(), seeds->end(), [&](std::uint64_t seed) {
     return slot_is_content(*pieces, arena, seed);
   });
-  if (!known) sim_.violate(4, text(key) + " is readable with bytes that nobody announced (epoch " + std::to_string(at.epoch) + ")");
+  if (!known)
+    sim_.violate(4, text(key) + " is readable with bytes that nobody announced (epoch " + std::to_string(at.epoch) + ")");
 }
 
 // ---- now and then ----------------------------------------------------------------------------------------------------

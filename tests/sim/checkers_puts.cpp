@@ -96,7 +96,8 @@ void Checkers::before_results(std::uint32_t partition, const GrantResults& resul
     if (at == grants_.end() || at->second.name.sender != results.sender || at->second.claim != result.claim ||
         at->second.partition != partition)
       continue;
-    sim_.note("  result", key_tag(at->second.key), results.sender & 0xffff, result.epoch * 10 + static_cast<std::uint64_t>(result.outcome));
+    sim_.note("  result", key_tag(at->second.key), results.sender & 0xffff,
+              result.epoch * 10 + static_cast<std::uint64_t>(result.outcome));
     if (result.outcome == GrantOutcome::landed) landed_now_.push_back(at->second);
     if (result.outcome == GrantOutcome::abandoned) sim_.probes.hit(Probe::abandoned);
     if (result.outcome == GrantOutcome::failed) sim_.probes.hit(Probe::copy_failed);
@@ -286,7 +287,8 @@ void Checkers::on_verdict(std::uint32_t partition, SenderId sender, const ItemVe
     if (sim_.knobs.store.demote && differing_.contains(name))
       sim_.violate(4, text(key) + ": a sender whose bytes differ was told " + std::string(to_string(verdict.verdict)));
   } else if (verdict.verdict == Verdict::failed && verdict.reason != Reason::persist_failed) {
-    const bool able = std::any_of(book.waiting.begin(), book.waiting.end(), [](const Waiting& w) { return !w.cannot_copy && w.claiming; });
+    const bool able =
+        std::any_of(book.waiting.begin(), book.waiting.end(), [](const Waiting& w) { return !w.cannot_copy && w.claiming; });
     if (able) sim_.violate(3, text(key) + " was told failed(" + std::string(to_string(verdict.reason)) +
                                   ") while a sender of it lives and can copy");
   } else if (verdict.verdict == Verdict::rejected && verdict.reason == Reason::busy) {

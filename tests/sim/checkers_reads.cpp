@@ -178,7 +178,8 @@ void Checkers::check_missing(std::uint32_t partition, const AskBook& book, const
       if (every_missing) {
         const PoolInfo* info = node_->core(partition).catalog().find_pool(group->ns, answer.missing_pool);
         if (info != nullptr &&
-            readable(partition, CanonicalKey{page, group->ns, answer.missing_pool, answer.missing_shard, info->generation}, nullptr))
+            readable(partition, CanonicalKey{page, group->ns, answer.missing_pool, answer.missing_shard, info->generation},
+                     nullptr))
           complain("the named shard is there");
       }
       break;
@@ -250,7 +251,8 @@ void Checkers::before_release(const LeaseCall& call, bool whole) {
 
 void Checkers::after_release(const LeaseCall& call, Reason reason) {
   const auto lease = leases_.find(call.lease);
-  if (lease != leases_.end() && sim_.now() < lease->second.expires && lease->second.engine != call.engine && reason != Reason::lease_unknown)
+  if (lease != leases_.end() && sim_.now() < lease->second.expires && lease->second.engine != call.engine &&
+      reason != Reason::lease_unknown)
     sim_.violate(8, "a lease of another engine was taken: " + std::string(to_string(reason)));
 }
 

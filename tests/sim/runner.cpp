@@ -58,7 +58,7 @@ void work(Shared& shared, Board& board, std::uint64_t last, const Faults& faults
     shared.probes.add(run.probes);
     if (run.violated != 0) {
       note_failure(shared, seed, run.violated, run.sentence);
-      if (stop_at_first) board.stop.store(true);
+      if (stop_at_first || shared.failures == kFailuresKept) board.stop.store(true);
     }
   }
   shared.current.store(0);
@@ -109,7 +109,7 @@ SweepResult run_seeds(std::uint64_t first, std::uint64_t last, unsigned jobs, co
       if (WIFEXITED(status) && WEXITSTATUS(status) == 0 && seed == 0) break;
       note_failure(shared[i], seed, 0, WIFSIGNALED(status) ? std::string("the run died: ") + strsignal(WTERMSIG(status))
                                                            : "the run ended with code " + std::to_string(WEXITSTATUS(status)));
-      if (stop_at_first) board->stop.store(true);
+      if (stop_at_first || shared[i].failures == kFailuresKept) board->stop.store(true);
       shared[i].current.store(0);
       pids[i] = start_worker(shared[i], *board, last, faults, stop_at_first);
     }

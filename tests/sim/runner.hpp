@@ -23,11 +23,12 @@ struct SweepResult {
   std::uint64_t partitioned = 0;  // seeds with more than one partition
   double seconds = 0;
   Probes probes;
-  std::vector<Failure> failures;  // by seed; at most kFailuresKept per process
+  std::vector<Failure> failures;  // by seed
 };
 inline constexpr std::uint32_t kFailuresKept = 16;
 
-/// Seeds first .. last, both included. stop_at_first: ends with the first failure of any process.
+/// Seeds first .. last, both included. Ends early with the first failure (stop_at_first), or when a process has had
+/// kFailuresKept of them.
 SweepResult run_seeds(std::uint64_t first, std::uint64_t last, unsigned jobs, const Faults& faults, bool stop_at_first);
 
 /// Runs every fault over its stated number of seeds; false when one was not found. Prints a line each.

@@ -188,7 +188,8 @@ void Workload::answered(Rank& rank, const std::shared_ptr<Prompt>& prompt, const
   if (answer == nullptr || answer->error != Reason::none) return announce(rank, *prompt, 0);
   std::uint32_t stop = answer->restorable_pages;
   if (answer->lease && prompt->narrow_to != 0 && prompt->narrow_to < stop) {
-    const bool legal = answer->every_stop || std::find(answer->stops.begin(), answer->stops.end(), prompt->narrow_to) != answer->stops.end();
+    const bool legal =
+        answer->every_stop || std::find(answer->stops.begin(), answer->stops.end(), prompt->narrow_to) != answer->stops.end();
     if (legal) {
       stop = prompt->narrow_to;
       rank.session()->narrow(answer->lease, stop);
