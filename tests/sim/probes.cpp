@@ -26,7 +26,7 @@ constexpr std::array<ProbeInfo, kProbeCount> kInfos{{
     {"quarantine", 300},
     {"no space", 200},
     {"index full", 1000},
-    {"several extents", 1000},
+    {"several extents", 5000},
     {"samples", 100},
     {"conflict", 200},
     {"divergence", 500},
