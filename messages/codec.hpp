@@ -75,7 +75,7 @@ KVONCE_FIELDS(protocol::LookupAnswer, x.token, x.error, x.restorable_pages, x.re
               x.leased_stops, x.lease, x.lease_left, x.first_missing, x.reason, x.missing_pool, x.missing_shard,
               x.retry_after_ms, x.optional_missing, x.redirect, x.repeated)
 KVONCE_FIELDS(protocol::PartLookupAsk, x.token, x.home, x.engine, x.group, x.lease, x.positions, x.pages)
-KVONCE_FIELDS(protocol::PartPage, x.position, x.full_pools, x.reason, x.missing_pool, x.missing_shard)
+KVONCE_FIELDS(protocol::PartPage, x.position, x.full_pools, x.reason, x.missing_pool, x.missing_shard, x.checkpoint_in_flight)
 KVONCE_FIELDS(protocol::PartLookupAnswer, x.token, x.partition, x.pages)
 KVONCE_FIELDS(protocol::PartNarrow, x.lease, x.stop, x.touch_pages, x.stops)
 KVONCE_FIELDS(protocol::LeaseCall, x.lease, x.engine, x.stop)

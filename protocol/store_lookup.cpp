@@ -110,6 +110,7 @@ PartPage StoreCore::Impl::look_at(NamespaceId ns, const GroupInfo& group, std::u
     return view;
   }
   view.full_pools = index.full_pools(*record);
+  view.checkpoint_in_flight = group.trailing != 0 && claimed(*record, true) != 0;
   const std::uint64_t missing = group.every_page & ~view.full_pools;
   if (missing == 0) return view;
   // Which shard of the first missing pool, and whether it is on its way.
@@ -196,8 +197,10 @@ void StoreCore::Impl::find_stops(const GroupInfo& group, const std::vector<PartP
     answer.first_missing = answer.restorable_pages;
     const PartPage& missing = pages[resident < pages.size() ? resident : answer.restorable_pages];
     if (resident > answer.restorable_pages || missing.reason == Reason::none) {
-      // The pages go on, but no checkpoint lies behind the last stop.
-      answer.reason = Reason::group_incomplete;
+      // The pages go on, but no checkpoint lies behind the last stop; or one is on its way.
+      const bool writing = std::any_of(pages.begin() + answer.restorable_pages, pages.begin() + resident,
+                                       [](const PartPage& page) { return page.checkpoint_in_flight; });
+      answer.reason = writing ? Reason::in_flight : Reason::group_incomplete;
       answer.missing_pool = static_cast<PoolId>(std::countr_zero(group.trailing));
     } else {
       answer.first_missing = resident;

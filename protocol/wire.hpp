@@ -231,6 +231,7 @@ struct PartPage {
   Reason reason = Reason::none;  // of this page when it lacks an every-page pool
   PoolId missing_pool = 0;
   std::uint32_t missing_shard = 0;
+  bool checkpoint_in_flight = false;  // a trailing pool of it is being written
 };
 struct PartLookupAnswer {
   std::uint64_t token = 0;

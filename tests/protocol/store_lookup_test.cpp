@@ -243,3 +243,12 @@ TEST_CASE_FIXTURE(Hybrid, "leases end with the engine's last connection, after t
   CHECK(store->stats().leases_now == 0);
   CHECK(begin_load(a, 1, answer.lease) == Reason::lease_expired);
 }
+
+TEST_CASE_FIXTURE(Hybrid, "a checkpoint that is being written is in flight, not missing") {
+  begin();
+  store_pages(0, 10);
+  put(batch(a, state, 0, 9, 1));
+  CHECK(lookup(both, 0, 10, nullptr, 1, true).reason == Reason::in_flight);
+  land_all();
+  CHECK(lookup(both, 0, 10, nullptr, 1, true).reason == Reason::group_incomplete);  // the other rank's half is not announced
+}

@@ -99,6 +99,24 @@ TEST_CASE("a rank whose event never fires does not keep the page from the others
   CHECK(engine.runtime->stats().promotions > 0);
 }
 
+TEST_CASE("ranks that announce the same pages at once share the copying in equal parts") {
+  Engine engine(8);
+  const Event ready = Event::make();
+  std::vector<std::shared_ptr<PutOperation>> puts;
+  for (std::size_t r = 0; r < 8; ++r) {
+    PutOptions options;
+    options.after = ready;
+    puts.push_back(engine.put(r, 1, 0, 32, options));
+  }
+  // The grants are made by now: none of them could be used yet.
+  const auto flushed = *engine.runtime->flush();
+  CHECK(!flushed->wait_for(milliseconds(1)));
+  ready.signal();
+  for (const auto& put : puts) put->wait();
+  flushed->wait();
+  for (const TestRank& r : engine.ranks) CHECK(r.rank->moved_bytes() == 4 * r.rows->object_bytes());
+}
+
 TEST_CASE("stop ends open operations with reason closed after their last byte") {
   Engine engine;
   engine.put(0, 2, 0, 2)->wait();
