@@ -90,6 +90,7 @@ bool CopyJob::make_ranges(std::size_t index, transport::CopyBatch& batch) {
   Check& check = checks_[index];
   const std::uint64_t footer = shape.footer_offset(item.location.slot.view());
   check.header = protocol::header_at(arena_.base, footer);
+  __builtin_prefetch(check.header);  // it is compared right after the copy, which reads its neighbour last
   if (item.layer_begin == 0 && item.layer_end >= geometry.layers()) {
     for (std::uint32_t r = 0; r < geometry.ranges(); ++r)
       batch.ranges.push_back({at(r), geometry.range_row(r, item.row), geometry.range_bytes(r)});

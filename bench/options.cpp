@@ -78,7 +78,7 @@ Options defaults(Job job) {
     case Job::memory:
       options.pages = 1'000'000;
       options.page_bytes = 256;
-      options.batch = 1'024;
+      options.batch = 128;
       break;
     case Job::allocator: options.operations = 1'000'000; break;
   }

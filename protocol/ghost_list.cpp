@@ -13,8 +13,7 @@ constexpr std::uint32_t kMaxCapacity = 1U << 30;
 }  // namespace
 
 GhostList::GhostList(std::uint32_t capacity)
-    : ring_(std::min(capacity, kMaxCapacity)), table_(std::bit_ceil(std::max<std::size_t>(2, ring_.size() * 2)), kEmpty),
-      mask_(table_.size() - 1) {}
+    : capacity_(std::min(capacity, kMaxCapacity)) {}
 
 std::size_t GhostList::find(std::uint64_t fingerprint) const noexcept {
   std::size_t entry = home(fingerprint);
@@ -37,7 +36,12 @@ void GhostList::remove(std::size_t entry) noexcept {
 }
 
 void GhostList::add(std::uint64_t fingerprint) {
-  if (ring_.empty()) return;
+  if (capacity_ == 0) return;
+  if (ring_.empty()) {  // memory is taken when the first page leaves, not before
+    ring_.resize(capacity_);
+    table_.assign(std::bit_ceil(std::max<std::size_t>(2, ring_.size() * 2)), kEmpty);
+    mask_ = table_.size() - 1;
+  }
   if (const std::size_t known = find(fingerprint); table_[known] != kEmpty) remove(known);
   if (const std::size_t oldest = find(ring_[next_]); table_[oldest] == next_) remove(oldest);
   ring_[next_] = fingerprint;
@@ -46,7 +50,9 @@ void GhostList::add(std::uint64_t fingerprint) {
   next_ = next_ + 1 == ring_.size() ? 0 : next_ + 1;
 }
 
-bool GhostList::contains(std::uint64_t fingerprint) const { return table_[find(fingerprint)] != kEmpty; }
+bool GhostList::contains(std::uint64_t fingerprint) const {
+  return size_ != 0 && table_[find(fingerprint)] != kEmpty;
+}
 
 bool GhostList::erase(std::uint64_t fingerprint) {
   if (size_ == 0) return false;  // the usual case until something is evicted: costs no cache miss

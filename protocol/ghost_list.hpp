@@ -23,13 +23,14 @@ class GhostList {
   bool erase(std::uint64_t fingerprint);
 
   std::uint32_t size() const noexcept { return size_; }
-  std::uint32_t capacity() const noexcept { return static_cast<std::uint32_t>(ring_.size()); }
+  std::uint32_t capacity() const noexcept { return capacity_; }
 
  private:
   std::size_t home(std::uint64_t fingerprint) const noexcept { return static_cast<std::size_t>(fingerprint) & mask_; }
   std::size_t find(std::uint64_t fingerprint) const noexcept;  // its table entry, or the empty one that ends the search
   void remove(std::size_t entry) noexcept;
 
+  std::uint32_t capacity_;
   std::vector<std::uint64_t> ring_;   // fingerprints in the order of add(); gone where the table does not point back
   std::vector<std::uint32_t> table_;  // places in the ring, by fingerprint; at most half full, linear probing
   std::size_t mask_ = 0;
