@@ -5,7 +5,7 @@
 #pragma once
 
 #include <chrono>
-#include <cstdio>
+#include <string>
 #include <exception>
 #include <cstdint>
 #include <vector>
@@ -13,6 +13,7 @@
 #include "messages/compat.hpp"
 #include "messages/local.hpp"
 #include "runtime/clock.hpp"
+#include "telemetry/log.hpp"
 
 namespace kvonce::actors {
 
@@ -42,9 +43,9 @@ bool guarded(const char* actor, const Work& work) {
     work();
     return true;
   } catch (const std::exception& problem) {
-    std::fprintf(stderr, "kvonce: %s: %s\n", actor, problem.what());
+    telemetry::warn(std::string(actor) + ": " + problem.what());
   } catch (...) {
-    std::fprintf(stderr, "kvonce: %s: unknown exception\n", actor);
+    telemetry::warn(std::string(actor) + ": unknown exception");
   }
   return false;
 }

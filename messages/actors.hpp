@@ -115,15 +115,15 @@ using ShardKeyActor = compat::Interface<
     void(LeaseReply),                              // to narrow and release
     void(protocol::RemoveAnswer),                  // one partition has removed
     void(protocol::FlushAnswer),                   // one partition has decided everything that it had
-    void(OpenNamespace),                           // local
-    void(RegisterGroup),                           // local
-    void(RegisterPool),                            // local
-    void(LookupCommand),                           // local
-    void(LeaseCommand),                            // local
+    void(OpenNamespace),                           // local: a namespace text is to be registered
+    void(RegisterGroup),                           // local: a page group is to be registered
+    void(RegisterPool),                            // local: a rank's pool is to be registered
+    void(LookupCommand),                           // local: a lookup for the engine, sent to its home partition
+    void(LeaseCommand),                            // local: narrow or release, sent to the lease's home partition
     void(AdminCommand),                            // local: remove and flush, on all partitions
     void(struct AttachRank),                       // local: a new PoolActor
     void(CloseProcess),                            // local: answer everything `closed`, then end
-    void(Tick)>;                                   // local
+    void(Tick)>;                                   // local: the time that the core asked for has come
 
 /// A rank introduces itself: replies to `sender` go to `pool`.
 struct SenderJoin {
@@ -169,11 +169,11 @@ using StoreActor = compat::Interface<
     void(From, protocol::RemoveAsk),      // key, pages, namespace or everything
     void(From, protocol::FlushAsk),       // answered when what is accepted by now is decided
     void(struct Siblings),                // local: the other partitions
-    void(StatsAsk),                       // local
-    void(WantEvents),                     // local
-    void(EndStore),                       // local
+    void(StatsAsk),                       // local: counters of this partition
+    void(WantEvents),                     // local: stored and evicted events are wanted, or no more
+    void(EndStore),                       // local: end, after what was sent before
     void(Continue),                       // local: background work goes on
-    void(Tick)>;                          // local
+    void(Tick)>;                          // local: the time that the core asked for has come
 
 /// All partitions by number, oneself included.
 struct Siblings {

@@ -59,7 +59,7 @@ struct StoreConfig {
   std::uint32_t conflict_limit = 3;             // keys
   bool demote = true;                           // false: only warn and keep the key
   Duration lease_time = 10 * kSecond;
-  Duration lease_time_max = 60 * kSecond;
+  Duration lease_time_max = 3600 * kSecond;
   Duration empty_answer_time = 1 * kSecond;
   Duration engine_grace = 2 * kSecond;          // leases outlive the last connection of their engine by this
   std::uint32_t leased_stops = 4;

@@ -22,11 +22,12 @@ void StoreCore::Impl::remove_claim(std::uint32_t c, bool redirected, Time now, S
 }
 
 /// The number of readable objects that went.
-std::uint64_t StoreCore::Impl::remove_member(RecordId record, MemberId member, Time, StoreActions& out) {
+std::uint64_t StoreCore::Impl::remove_member(RecordId record, MemberId member, Time now, StoreActions& out) {
   const auto ref = index.member(member);
   if (ref.state != MemberState::published) return 0;
   drop_published(record, member, ObjectEvent::Kind::removed, out);
   refresh(record);
+  note_incomplete(record, trailing(index.ns(record), ref.pool), now);
   return 1;
 }
 

@@ -133,7 +133,7 @@ void read_exists(const Core& core, protocol::NamespaceId ns, protocol::PoolId po
 
 namespace kvonce {
 
-struct Rank::Impl {
+struct KVONCE_INTERNAL Rank::Impl {
   runtime::CorePtr core;
   runtime::GroupPtr group;
   std::uint32_t group_index = 0;
@@ -153,7 +153,7 @@ struct Rank::Impl {
   Error close(std::chrono::milliseconds timeout);
 };
 
-struct Runtime::Impl {
+struct KVONCE_INTERNAL Runtime::Impl {
   runtime::CorePtr core;
 };
 

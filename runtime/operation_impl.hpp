@@ -17,7 +17,7 @@
 
 namespace kvonce {
 
-struct Operation::Impl {
+struct KVONCE_INTERNAL Operation::Impl {
   using TimePoint = std::chrono::steady_clock::time_point;
 
   Impl(OperationKind kind_, std::uint64_t id_, TimePoint deadline_, Completion completion_)
@@ -71,7 +71,7 @@ struct Operation::Impl {
 /// True on a thread that is inside a completion or progress callback: nothing may be waited for there.
 bool in_callback() noexcept;
 
-struct CompletionQueue::Impl {
+struct KVONCE_INTERNAL CompletionQueue::Impl {
   explicit Impl(std::size_t limit_);
   ~Impl();
   Impl(const Impl&) = delete;

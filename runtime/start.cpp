@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Runtime::start: from a configuration to running actors.
-#include <cstdio>
+#include <string>
 #include <exception>
 #include <utility>
 
 #include "protocol/shard_key_core.hpp"
 #include "runtime/core.hpp"
+#include "telemetry/log.hpp"
 
 namespace kvonce {
 
@@ -46,7 +47,7 @@ protocol::StoreConfig store_config(const RuntimeConfig& config, const runtime::C
   return store;
 }
 
-void warn(const std::string& line) { std::fprintf(stderr, "kvonce: warning: %s\n", line.c_str()); }
+void warn(const std::string& line) { telemetry::warn(line); }
 
 }  // namespace
 

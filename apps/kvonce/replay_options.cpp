@@ -61,7 +61,7 @@ std::string plan_model(const ReplayOptions& options, ReplayPlan& plan) {
     return (found.error.starts_with("preset") ? "--preset: " : "--ranks: ") + found.error;
   plan.full_model = one_range(workload::for_trace_pages(*found.preset));
 
-  if (options.scale.empty()) {
+  if (options.scale == "auto") {
     plan.scale = std::max<std::uint64_t>(fitting_scale(plan.full_model, kDefaultScale), 1);
   } else {
     const auto scale = protocol::parse_u64(options.scale, 1, kMostScale);
@@ -115,7 +115,7 @@ std::string plan_runs(const ReplayOptions& options, ReplayPlan& plan) {
 
 std::string plan_rest(const ReplayOptions& options, ReplayPlan& plan) {
   plan.trace = options.trace;
-  if (!options.limit.empty()) {
+  if (options.limit != "auto") {
     const auto limit = protocol::parse_u64(options.limit, 1, std::numeric_limits<std::uint64_t>::max());
     if (!limit)
       return "--limit: " + limit.error;

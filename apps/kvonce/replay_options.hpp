@@ -16,8 +16,8 @@ struct ReplayOptions {
   std::string trace = "builtin:agentic";
   std::string preset = "kimi-k3-draft";
   std::vector<std::string> capacities{"480GiB"};
-  std::string scale;  // empty: 1024, or less where that would spoil the ratios of the objects' sizes
-  std::string limit;  // empty: all of a file, kBuiltinRequests of a built-in trace
+  std::string scale = "auto";  // 1024, or less where that would spoil the ratios of the objects' sizes
+  std::string limit = "auto";  // all of a file, kBuiltinRequests of a built-in trace
   std::string ranks = "8";
   std::string keys = "both";
   std::vector<std::string> policies{"lru"};

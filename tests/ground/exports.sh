@@ -14,10 +14,12 @@ symbols="$(nm -D --defined-only "$library" | awk '{ print $3 }' | sed 's/@.*//' 
 foreign="$(grep -E '3caf|6spdlog|3fmt' <<< "$symbols" || true)"
 # kvonce::detail and the actor side's namespaces are no API either.
 inner="$(grep -E '^_Z(TV|TI|TS|N|NK)*N6kvonce(6compat|8messages|6actors|8protocol|7storage|9transport|9telemetry)' <<< "$symbols" || true)"
+# Nor are the classes behind the public ones: members of X::Impl.
+impl="$(grep -E '^_ZNK?6kvonce[0-9]+[A-Za-z]+4Impl' <<< "$symbols" || true)"
 others="$(grep -Ev '^(_ZN6kvonce|_ZNK6kvonce|_ZT[VIS]N6kvonce|kvonce_|__(asan|ubsan|tsan|odr_asan)|$)' <<< "$symbols" || true)"
 
 status=0
-for kind in foreign inner others; do
+for kind in foreign inner impl others; do
   if [[ -n "${!kind}" ]]; then
     echo "exported, but no part of the API ($kind):"
     c++filt <<< "${!kind}"

@@ -148,6 +148,15 @@ TEST_CASE("nothing is left for later in a source, and no machine's own paths are
   }
 }
 
+TEST_CASE("the program on the embedding page is the one that is compiled and run") {
+  std::string page, program;
+  for (const std::string& line : read(kRoot / "docs/embedding.md").lines) page += line + "\n";
+  const SourceFile example = read(kRoot / "examples/embedding.cpp");
+  REQUIRE(example.lines.size() > 10);
+  for (std::size_t i = 1; i < example.lines.size(); ++i) program += example.lines[i] + "\n";
+  CHECK(page.find("```cpp\n" + program + "```") != std::string::npos);
+}
+
 TEST_CASE("the style test sees what it is there to see") {
   CHECK(has_word("// TO" "DO: later", std::string{"TO"} + "DO"));
   CHECK_FALSE(has_word("auto xTO" "DO = 1;", std::string{"TO"} + "DO"));

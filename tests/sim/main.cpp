@@ -39,7 +39,7 @@ struct Options {
 bool number(const char* text, std::uint64_t* out) {
   char* end = nullptr;
   *out = std::strtoull(text, &end, 10);
-  return end != text && *end == 0;
+  return *text >= '0' && *text <= '9' && *end == 0;
 }
 bool range(const std::string& text, Options& options) {
   const auto dots = text.find("..");

@@ -217,6 +217,7 @@ void check_row(const std::filesystem::path& folder, const Row& row) {
 
 const char* traces_folder() {
   const char* folder = std::getenv("KVONCE_TRACES");
+  if (folder != nullptr && *folder == '\0') folder = nullptr;
   if (folder == nullptr) MESSAGE("skipped: KVONCE_TRACES does not name the folder of the recorded traces");
   return folder;
 }
