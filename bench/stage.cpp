@@ -58,7 +58,7 @@ Stage::Started Stage::start(const StageSpec& spec, const std::vector<RowMemory>&
   std::unique_ptr<Stage> stage(new Stage(spec, memory));
   RuntimeConfig config;
   config.engine_id = "bench";
-  const std::uint64_t pages = spec.pages + kFirstKeys;
+  const std::uint64_t pages = spec.pages + std::min(spec.pages, kFirstKeys);
   config.arena_bytes = arena_bytes_for(pages, pages, pages * spec.page_bytes, spec.ranges);
   config.index_pages = pages + 1'024;
   config.populate = spec.populate;

@@ -172,6 +172,10 @@ void PoolCore::Impl::load_copied(const Operation& operation, const std::vector<C
   const auto at = loads.find(operation.owner);
   if (at == loads.end()) return;
   Load& load = at->second;
+  // What was not told group by group (a copy made on the spot, or one group): all of it, when all of it is there.
+  if (!operation.groups.empty() && operation.groups_told < operation.groups.size() && outcomes.size() >= operation.parts.size() &&
+      std::all_of(outcomes.begin(), outcomes.end(), [this](CopyOutcome outcome) { return loaded(outcome); }))
+    out.load_progress.push_back({operation.owner, operation.groups.back().layers_done});
   for (std::size_t i = 0; i < operation.parts.size(); ++i) {
     const CopyOutcome outcome = i < outcomes.size() ? outcomes[i] : CopyOutcome::failed;
     Reason& reason = load.reasons[operation.parts[i].item];

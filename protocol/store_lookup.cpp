@@ -224,7 +224,7 @@ std::uint64_t StoreCore::Impl::nominal_bytes(const GroupInfo& group, bool checkp
 /// Shortens the answer to what the engine may still lease. A shortage says busy, never "not found".
 void StoreCore::Impl::limit_by_budget(const GroupInfo& group, EngineId engine, LookupAnswer& answer) const {
   const std::uint64_t budget = config.capacity_bytes != 0 ? config.capacity_bytes : config.slots_bytes;
-  const std::uint64_t most = config.leased_bytes_per_engine != 0 ? config.leased_bytes_per_engine : budget / 2;
+  const std::uint64_t most = config.leased_bytes_per_engine != 0 ? config.leased_bytes_per_engine : budget / 2 * config.partitions;
   const auto known = engines.find(engine);
   const std::uint64_t used = known == engines.end() ? 0 : known->second.leased_bytes;
   const std::uint64_t left = used >= most ? 0 : most - used;

@@ -11,6 +11,7 @@ namespace {
 // Touches closer together than this count as one: eight ranks that announce one chain touch it once.
 constexpr std::uint64_t kRecentTouches = 16;
 constexpr std::uint32_t kPrefetchAhead = 8;
+constexpr std::uint32_t kLeastShare = 1024;  // open items that every sender may have
 constexpr std::uint32_t kUnknownRecord = 0xfffffffeU;
 }  // namespace
 
@@ -108,7 +109,9 @@ void StoreCore::Impl::put_item(const PutBatch& batch, const PutItem& item, std::
     return answer(waiter, Verdict::rejected, Reason::bad_argument);
   if (item.bytes != info->object_bytes) return answer(waiter, Verdict::conflict, Reason::wrong_size);
   if (batch.level > config.max_level) return answer(waiter, Verdict::rejected, Reason::level_unavailable);
-  if (s.open_items > config.max_open_items_per_sender) return answer(waiter, Verdict::rejected, Reason::busy, kRetryMs);
+  // A sender that stalls holds its share of the index, not all of it: pages that are only announced displace readable ones.
+  const std::uint32_t share = sender_slots.size() > 1 ? std::max(kLeastShare, index.max_records() / 4 * 3) : ~0U;
+  if (s.open_items > std::min(config.max_open_items_per_sender, share)) return answer(waiter, Verdict::rejected, Reason::busy, kRetryMs);
   pools_verified.try_emplace((std::uint32_t{batch.ns} << 16) | item.pool, false);
 
   RecordId record = record_for(batch, item.page, true, now, out);

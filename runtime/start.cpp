@@ -42,7 +42,7 @@ protocol::StoreConfig store_config(const RuntimeConfig& config, const runtime::C
   store.lease_time = nanoseconds(config.lease_time);
   store.lease_time_max = std::max(store.lease_time_max, store.lease_time);
   store.leased_stops = config.leased_stops;
-  store.leased_bytes_per_engine = config.leased_bytes / config.partitions;
+  store.leased_bytes_per_engine = config.leased_bytes;  // a lease is counted whole, at its home partition
   store.ghost_entries = config.ghost_entries / config.partitions;
   return store;
 }

@@ -53,7 +53,11 @@ bool Event::ready() const {
   if (!state_->is_polled) return false;
   const std::lock_guard lock(state_->mutex);
   if (state_->fired.load(std::memory_order_relaxed)) return true;
-  if (state_->query && !state_->query()) return false;
+  try {
+    if (state_->query && !state_->query()) return false;
+  } catch (...) {
+    return false;  // foreign code: not fired yet, and the deadline of whoever waits still holds
+  }
   state_->query = nullptr;
   state_->fired.store(true, std::memory_order_release);
   return true;

@@ -40,7 +40,8 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& wanted) {  // --help, --version
-    return app.exit(wanted);
+    const int status = app.exit(wanted);
+    return std::cout.flush() && std::fflush(stdout) == 0 ? status : kExitUsage;
   } catch (const CLI::ParseError& error) {
     if (app.get_subcommands().empty() && argv[1][0] != '-')
       return tell_error("", unknown_command(app, argv[1]));
@@ -54,5 +55,7 @@ int main(int argc, char** argv) {
       help += ' ' + command;
     return tell_error(command, std::string(error.what()) + " (" + help + " --help)");
   }
-  return choice.run();
+  const int status = choice.run();
+  if (!std::cout.flush() || std::fflush(stdout) != 0) return tell_error("", "the result could not be written to standard output");
+  return status;
 }

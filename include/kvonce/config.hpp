@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Configuration of a Runtime. Every field has a checked range; check() names the first that is wrong.
+// Configuration of a Runtime. Every field that has a range is checked; check() names the first that is wrong.
 #pragma once
 
 #include <chrono>
@@ -42,6 +42,7 @@ struct RuntimeConfig {
   /// A grant passes on to the next waiter after grant_base + bytes / least_rate. 1 ms to 1 h; 1 KiB/s to 1 TiB/s.
   std::chrono::milliseconds grant_base{1'000};
   std::uint64_t least_rate = 64ULL << 20;
+  /// verify_window: 1 ms to 1 h.
   /// One key in so many is checked on every rank that announces it; 0: off, 1: all. The first 64 keys of each pool always are.
   std::uint32_t verify_sample = 256;
   std::chrono::milliseconds verify_window{10'000};
@@ -52,7 +53,7 @@ struct RuntimeConfig {
 
   // -- lookups -------------------------------------------------------------------------------------------------------
   std::chrono::milliseconds lease_time{10'000};   ///< 10 ms to 1 h
-  /// Most payload bytes that one engine may have leased; 0: half of the budget.
+  /// Most payload bytes that one engine may have leased; 0: half of the budget. At most 64 TiB.
   std::uint64_t leased_bytes = 0;
   /// Deepest stops of trailing pools that a lease covers: 1 to 64.
   std::uint32_t leased_stops = 4;
@@ -62,7 +63,7 @@ struct RuntimeConfig {
   std::uint32_t mover_threads = 1;                ///< copying threads: 1 to 16
   /// How bytes are copied and summed: "auto" (what the CPU has), "avx512", "avx2" or "portable".
   std::string copy_kernel = "auto";
-  /// Batches of at most so many bytes are copied by the thread that drives the actors; 0: never.
+  /// Batches of at most so many bytes are copied by the thread that drives the actors; 0: never; at most 1 GiB.
   std::uint64_t inline_copy_bytes = 512ULL << 10;
   /// The calling thread runs the actors' work of its own call where they are idle, instead of waking another thread.
   bool caller_runs = true;

@@ -7,18 +7,20 @@
 #include <functional>
 #include <memory>
 
+#include <kvonce/export.hpp>
+
 namespace kvonce {
 
 // A copyable handle; all copies mean the same event. It fires once and stays fired.
 // A default constructed Event is "nothing to wait for": it is ready. All functions may be called from any thread.
 // Everything the signalling thread did before signal() is visible to whoever saw ready() or wait_until() be true.
-class Event {
+class KVONCE_API Event {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
 
   Event() = default;
-  // Fires when `query` first answers true. It is asked from any thread, one at a time, must be quick and must not
-  // throw; it is never asked again after it answered true. For devices, whose events can only be asked.
+  // Fires when `query` first answers true. It is asked from any thread, one at a time, and must be quick; one
+  // that throws has not fired yet. It is never asked again after it answered true. For devices, whose events can only be asked.
   explicit Event(std::function<bool()> query);
   // An event that signal() fires.
   static Event make();

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Ends: stops with work pending, handles that outlive their runtime, several stores on one host.
+#include <stdexcept>
+
 #include <atomic>
 #include <thread>
 
@@ -141,6 +143,19 @@ TEST_CASE("a lookup or put in flight when its store ends is answered") {
     ender.join();
     for (const auto& operation : open) CHECK(operation->wait_for(std::chrono::seconds(60)));
   }
+}
+
+TEST_CASE("an event whose query throws has not fired: its put ends by its deadline and its rank goes on") {
+  Engine engine;
+  PutOptions options;
+  options.after = Event([]() -> bool { throw std::runtime_error("query"); });
+  options.timeout = std::chrono::milliseconds{100};
+  const auto put = engine.put(0, 1, 0, 4, options);
+  put->wait();
+  CHECK(all_are(*put, Verdict::unknown));
+  const auto next = engine.put(0, 2, 0, 4);
+  next->wait();
+  CHECK(all_are(*next, Verdict::stored));
 }
 
 }  // namespace faults_test

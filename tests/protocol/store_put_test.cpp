@@ -254,3 +254,20 @@ TEST_CASE_FIXTURE(StoreFixture, "late, stale and forged messages change nothing"
   CHECK(store->stats().objects_now == 1);
   CHECK(store->stats().stale_messages == 4);
 }
+
+TEST_CASE_FIXTURE(StoreFixture, "a sender that stalls holds three quarters of the index at most, and displaces nobody's readable pages") {
+  start();
+  const PoolId kv = pool("kv", 1, 64, HitPolicy::every_page(), 2);
+  const SenderId a = rank(0, {{kv, 0}});
+  const SenderId b = rank(1, {{kv, 0}});
+  put(batch(b, kv, 0, 0, 100));
+  land_all();
+  put(batch(a, kv, 0, 10'000, 6'000));  // and never lands any
+  CHECK(count(a, Verdict::rejected, Reason::busy) == 6'000 - config.index.max_pages / 4 * 3);
+  CHECK(readable(kv, 0, 0));
+  CHECK(readable(kv, 0, 99));
+  inbox[a].grants.clear();
+  put(batch(b, kv, 0, 200, 100));
+  land_all();
+  CHECK(count(b, Verdict::stored) == 200);
+}
