@@ -54,7 +54,6 @@ struct Claim {
   std::uint32_t shard = 0;
   std::uint32_t promotions = 0;
   std::uint64_t birth = 0;  // number of the claim, never reused
-  Time since = 0;
   std::uint32_t granted_prev = kNone, granted_next = kNone;  // list of claims with open grants
   bool listed = false;
   std::vector<Waiter> waiters;
@@ -307,11 +306,11 @@ struct StoreCore::Impl {
   // -- puts (store_put.cpp) --------------------------------------------------------------------------------------------
   void put(const PutBatch& batch, Time now, StoreActions& out);
   void put_item(const PutBatch& batch, const PutItem& item, std::uint32_t sender, Time now, StoreActions& out);
-  RecordId record_for(const PutBatch& batch, std::uint32_t page, bool create, Time now, StoreActions& out);
+  RecordId record_for(const PutBatch& batch, std::uint32_t page, Time now, StoreActions& out);
   void announce_stored(const Waiter& waiter, RecordId record, const PageIndex::MemberRef& member, const PutBatch& batch,
                        const PutItem& item, Time now, StoreActions& out);
   void touch_chain(const PutBatch& batch);
-  std::uint32_t new_claim(RecordId record, const PutItem& item, NamespaceId ns, Time now);
+  std::uint32_t new_claim(RecordId record, const PutItem& item, NamespaceId ns);
   bool is_sampled(EngineId engine, NamespaceId ns, const PutItem& item, const PageHash& page);
   void pump(std::uint32_t sender, Time now, StoreActions& out);
   bool grant(std::uint32_t claim, std::uint32_t waiter, Time now, StoreActions& out);

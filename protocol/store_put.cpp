@@ -54,11 +54,10 @@ void StoreCore::Impl::put(const PutBatch& batch, Time now, StoreActions& out) {
   pump(sender, now, out);
 }
 
-RecordId StoreCore::Impl::record_for(const PutBatch& batch, std::uint32_t page, bool create, Time now, StoreActions& out) {
+RecordId StoreCore::Impl::record_for(const PutBatch& batch, std::uint32_t page, Time now, StoreActions& out) {
   RecordId known = page_records[page];
   if (known == kUnknownRecord) known = page_records[page] = index.find(batch.ns, batch.pages[page].hash);
   const ChainPage& chain = batch.pages[page];
-  if (known == kNone && !create) return kNone;
   RecordId parent = kNone;
   if (chain.parent == kExternalParent && batch.has_parent) {
     parent = index.find(batch.ns, batch.parent);
@@ -114,7 +113,7 @@ void StoreCore::Impl::put_item(const PutBatch& batch, const PutItem& item, std::
   if (s.open_items > std::min(config.max_open_items_per_sender, share)) return answer(waiter, Verdict::rejected, Reason::busy, kRetryMs);
   pools_verified.try_emplace((std::uint32_t{batch.ns} << 16) | item.pool, false);
 
-  RecordId record = record_for(batch, item.page, true, now, out);
+  RecordId record = record_for(batch, item.page, now, out);
   if (record == kNone) {
     ++stats.no_space;
     return answer(waiter, Verdict::rejected, Reason::no_space, kRetryMs);
@@ -130,7 +129,7 @@ void StoreCore::Impl::put_item(const PutBatch& batch, const PutItem& item, std::
       lane(sender, batch.ns, item.pool).queue.push_back({index.claim_of(member), claim.birth});
     return;
   }
-  const std::uint32_t c = new_claim(record, item, batch.ns, now);
+  const std::uint32_t c = new_claim(record, item, batch.ns);
   if (c == kNone) {
     erase_if_empty(record);
     page_records[item.page] = kUnknownRecord;
@@ -181,7 +180,7 @@ void StoreCore::Impl::touch_chain(const PutBatch& batch) {
     if (record != kNone) refresh(record);
 }
 
-std::uint32_t StoreCore::Impl::new_claim(RecordId record, const PutItem& item, NamespaceId ns, Time now) {
+std::uint32_t StoreCore::Impl::new_claim(RecordId record, const PutItem& item, NamespaceId ns) {
   const bool checkpoint = trailing(ns, item.pool);
   if (claimed(record, checkpoint) == 0xffffU) return kNone;
   std::uint32_t c = 0;
@@ -207,7 +206,6 @@ std::uint32_t StoreCore::Impl::new_claim(RecordId record, const PutItem& item, N
   claim.promotions = 0;
   claim.granted_once = false;
   claim.birth = ++last_birth;
-  claim.since = now;
   ++open_claims;
   count_claim(record, checkpoint, true);
   return c;

@@ -141,6 +141,17 @@ TEST_CASE("leased pages stay however hard others press") {
   CHECK(engine.lookup(999, 16).restorable_pages < 16);
 }
 
+TEST_CASE("a prefix below half of the budget is leased whole, however many partitions hold it") {
+  auto config = small_config();
+  config.arena_bytes = 64ULL << 20;
+  config.partitions = 4;
+  Engine engine(1, config, 65'536, 2, 128);
+  engine.put(0, 1, 0, 128)->wait();
+  const auto found = engine.lookup(1, 128);
+  CHECK(found.restorable_pages == 128);
+  CHECK(found.reason == Reason::none);
+}
+
 TEST_CASE("a narrowed lease keeps what is below its stop and gives back the rest") {
   Engine engine;
   engine.put(0, 1, 0, 8)->wait();
