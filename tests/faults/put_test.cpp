@@ -169,6 +169,7 @@ TEST_CASE("a removal that meets a put in flight ends it honestly, and the key ca
   options.after = Event::make();
   const auto first = engine.put(0, 1, 0, 4, options);
   const auto second = engine.put(1, 1, 0, 4, options);
+  while (engine.runtime->stats().announced_items != 8) std::this_thread::yield();  // maybe by another thread
   (*engine.runtime->remove_pages(engine.ns, chain_of(1, 4)))->wait();
   options.after.signal();
   first->wait();
