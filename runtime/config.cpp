@@ -29,6 +29,8 @@ struct Range {
   const char* allowed;
 };
 
+bool is_socket(const std::string& where) { return where.starts_with("unix:") && where.size() > 5; }
+
 struct Span {
   const char* name;
   std::chrono::milliseconds value;
@@ -47,8 +49,19 @@ transport::Kernel runtime::kernel_of(std::string_view name) noexcept {
 Error RuntimeConfig::check() const {
   if (engine_id.empty() || engine_id.size() > 255)
     return wrong("engine_id", std::to_string(engine_id.size()) + " bytes long", "must be 1 to 255 bytes");
-  if (store != "embedded") return wrong("store", "'" + store + "'", "must be 'embedded': the store runs in this process");
-  const std::array<Range, 11> ranges{{
+  const bool embedded = store == "embedded";
+  if (!embedded && store != "auto" && !is_socket(store))
+    return wrong("store", "'" + store + "'", "must be 'embedded', 'unix:PATH' or 'auto'");
+  if (!serve.empty() && !is_socket(serve)) return wrong("serve", "'" + serve + "'", "must be 'unix:PATH', or empty");
+  if (!embedded && !serve.empty()) return wrong("serve", "'" + serve + "'", "needs store 'embedded': only its owner can serve a store");
+  if (!embedded && !arena_file.empty())
+    return wrong("arena_file", "'" + arena_file + "'", "needs store 'embedded': the arena belongs to the store's process");
+  if (embedded && read_only) return wrong("read_only", "true", "needs a store of another process");
+  if (numa_node < -1 || numa_node > 1023) return wrong("numa_node", std::to_string(numa_node), "must be a node's number, or -1 for none");
+  if (auto_bytes != 0 && (auto_bytes < kMiB || auto_bytes > 64 * kTiB))
+    return wrong("auto_bytes", std::to_string(auto_bytes), "must be 1 MiB to 64 TiB, or 0 for a share of what is available");
+  const std::array<Range, 12> ranges{{
+      {"max_clients", max_clients, 1, 65'536, "must be 1 to 65,536"},
       {"arena_bytes", arena_bytes, kMiB, 64 * kTiB, "must be 1 MiB to 64 TiB"},
       {"partitions", partitions, 1, 64, "must be 1 to 64"},
       {"ghost_entries", ghost_entries, 0, 16'777'216, "must be 0 to 16,777,216"},
@@ -75,7 +88,11 @@ Error RuntimeConfig::check() const {
   if (!transport::kernel_supported(runtime::kernel_of(copy_kernel)))
     return wrong("copy_kernel", "'" + copy_kernel + "'", "must be one that this CPU has; 'auto' chooses");
   if (policy != "lru") return wrong("policy", "'" + policy + "'", "must be 'lru'");
-  const std::array<Span, 3> spans{{
+  if (auto_idle < std::chrono::milliseconds{100} || auto_idle > std::chrono::hours{24})
+    return wrong("auto_idle", std::to_string(auto_idle.count()) + " ms", "must be 100 ms to 24 h");
+  const std::array<Span, 5> spans{{
+      {"connect_timeout", connect_timeout, std::chrono::milliseconds{1}, "must be 1 ms to 1 h"},
+      {"engine_grace", engine_grace, std::chrono::milliseconds{0}, "must be 0 ms to 1 h"},
       {"grant_base", grant_base, std::chrono::milliseconds{1}, "must be 1 ms to 1 h"},
       {"verify_window", verify_window, std::chrono::milliseconds{1}, "must be 1 ms to 1 h"},
       {"lease_time", lease_time, std::chrono::milliseconds{10}, "must be 10 ms to 1 h"},

@@ -14,8 +14,35 @@ namespace kvonce {
 struct RuntimeConfig {
   /// Names the serving instance that all its rank and scheduler processes share: 1 to 255 bytes.
   std::string engine_id;
-  /// Where the store is. "embedded": in this process.
+  /// Where the store is. "embedded": in this process. "unix:PATH": a kvonced, or a Runtime that serves, on this host.
+  /// "auto": this user's kvonced on this host, started when none answers.
   std::string store = "embedded";
+  /// Time to connect (and, with "auto", to start a store) before Runtime::start gives up: 1 ms to 1 h.
+  std::chrono::milliseconds connect_timeout{5'000};
+  /// Only looks up and loads: the arena is mapped read-only. Not with an embedded store.
+  bool read_only = false;
+
+  // -- serving other processes on this host (embedded store only) ------------------------------------------------------
+  /// "unix:PATH": the socket that other processes connect to; empty: none.
+  std::string serve;
+  /// Processes of this group may connect too, by name or number; empty: of this user only.
+  std::string serve_group;
+  std::uint32_t max_clients = 1'024;              ///< connected processes: 1 to 65,536
+  /// Leases outlive the last connection of their engine by this: 0 ms to 1 h.
+  std::chrono::milliseconds engine_grace{2'000};
+  /// A file on tmpfs or hugetlbfs that holds the arena, so that a store stopped in order finds its pages again; empty:
+  /// the memory has no name and is gone with the process.
+  std::string arena_file;
+  /// NUMA node whose memory the arena takes; -1: wherever the system puts it.
+  int numa_node = -1;
+
+  // -- store = "auto" --------------------------------------------------------------------------------------------------
+  /// Arena of a store that is started: 1 MiB to 64 TiB; 0: a quarter of the memory that is available to this process.
+  std::uint64_t auto_bytes = 0;
+  /// It ends by itself after this time without clients: 100 ms to 24 h.
+  std::chrono::milliseconds auto_idle{60'000};
+  /// The kvonced to start; empty: KVONCE_KVONCED, or beside the library or program, or by PATH.
+  std::string kvonced_path;
 
   // -- the embedded store --------------------------------------------------------------------------------------------
   /// Bytes of memory for slots and index together: 1 MiB to 64 TiB. Reserved at start, populated when `populate` is set.

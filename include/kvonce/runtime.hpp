@@ -129,6 +129,22 @@ struct Stats {
   std::uint64_t events_dropped = 0;            ///< store events that no subscriber took in time
 };
 
+/// One process that is connected to a store that this Runtime serves.
+struct ClientInfo {
+  std::uint32_t pid = 0;
+  std::string engine_id;
+  bool read_only = false;
+  std::uint32_t ranks = 0;
+  std::uint64_t open_grants = 0;       ///< slots that it may be writing to right now
+  std::uint64_t quarantined_bytes = 0; ///< of its grants that were lost
+};
+/// How the store came up.
+struct StoreStart {
+  bool warm = false;                  ///< with the pages of its last life
+  std::string why_cold;               ///< arena_file was set, but nothing could be taken over
+  std::uint64_t restored_objects = 0;
+};
+
 /// One rank of the engine in this process: its pools, puts and loads. Ends with close() or its last reference.
 class KVONCE_API Rank {
  public:
@@ -198,6 +214,23 @@ class KVONCE_API Runtime {
                                                 std::chrono::milliseconds timeout = kDefaultTimeout,
                                                 Completion completion = {});
   Stats stats() const;
+
+  // -- a store of another process --------------------------------------------------------------------------------------
+  /// False while the store is lost: calls end with store_lost, and a connection is tried again and again.
+  bool connected() const noexcept;
+  /// Random number of this life of the store; 0 while it is lost.
+  std::uint64_t incarnation() const noexcept;
+  /// True when connected; false when the time passed first.
+  bool wait_connected(std::chrono::milliseconds timeout) const;
+
+  // -- serving ---------------------------------------------------------------------------------------------------------
+  /// The processes that are connected to the store, on either side of it.
+  Result<std::vector<ClientInfo>> clients() const;
+  StoreStart store_start() const;
+  /// Before stop(): no new connections and grants, waits for open copies no longer than this, tells the clients that the
+  /// store is ending, and with an arena_file writes down what the next life needs.
+  Error drain(std::chrono::milliseconds timeout = std::chrono::milliseconds{5'000});
+
   /// Stored, evicted and removed objects, in batches, on a thread of kvonce. An empty function ends it.
   void subscribe(std::function<void(std::span<const StoreEvent>)> callback);
 
