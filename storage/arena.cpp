@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "storage/arena.hpp"
 
+#include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,6 +11,9 @@
 #include <cerrno>
 #include <limits>
 #include <system_error>
+#include <utility>
+
+#include "storage/arena_backing.hpp"
 
 namespace kvonce::storage {
 
@@ -27,45 +32,202 @@ void touch(std::byte* begin, std::byte* end, std::uint64_t page) {
   }
 }
 
+std::string refused_size(std::uint64_t bytes) {
+  if (bytes == 0) return "an arena needs at least one byte";
+  if (bytes > static_cast<std::uint64_t>(std::numeric_limits<std::ptrdiff_t>::max()) - 2 * Arena::kAlignment) {
+    return "an arena of " + std::to_string(bytes) + " bytes is beyond the address space";
+  }
+  return {};
+}
+
+std::uint64_t round_to(std::uint64_t bytes, std::uint64_t unit) { return (bytes + unit - 1) / unit * unit; }
+
 }  // namespace
 
-ArenaResult Arena::create(const ArenaOptions& options) {
-  if (options.bytes == 0) return {std::nullopt, "an arena needs at least one byte"};
-  if (options.bytes > static_cast<std::uint64_t>(std::numeric_limits<std::ptrdiff_t>::max()) - 2 * kAlignment) {
-    return {std::nullopt, "an arena of " + std::to_string(options.bytes) + " bytes is beyond the address space"};
-  }
-  const std::uint64_t bytes = (options.bytes + kAlignment - 1) / kAlignment * kAlignment;
-  // One alignment more than needed; what lies before and behind the aligned part is given back.
-  // No swap is reserved: whether the memory is there is the caller's budget, populate() shows it.
-  void* const mapped = mmap(nullptr, bytes + kAlignment, PROT_READ | PROT_WRITE,
-                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (mapped == MAP_FAILED) return {std::nullopt, failed("mapping", bytes, errno)};
-  auto* const begin = static_cast<std::byte*>(mapped);
-  const std::uint64_t skip = (kAlignment - reinterpret_cast<std::uintptr_t>(begin) % kAlignment) % kAlignment;
-  if (skip > 0) munmap(begin, skip);
-  munmap(begin + skip + bytes, kAlignment - skip);
-  Arena arena(begin + skip, bytes);
+// -- Descriptor ------------------------------------------------------------------------------------------------------
 
+Descriptor& Descriptor::operator=(Descriptor&& other) noexcept {
+  std::swap(fd_, other.fd_);
+  return *this;
+}
+Descriptor::~Descriptor() {
+  if (fd_ >= 0) close(fd_);
+}
+int Descriptor::release() { return std::exchange(fd_, -1); }
+
+// -- making ----------------------------------------------------------------------------------------------------------
+
+ArenaResult Arena::map_memory(Mapping mapping) {
+  // One alignment more than needed; what lies before and behind the aligned part is given back. No swap is reserved: whether
+  // the memory is there is the caller's budget, populate() shows it.
+  const int fd = mapping.borrowed >= 0 ? mapping.borrowed : mapping.fd.get();
+  const std::uint64_t bytes = mapping.bytes;
+  void* const reserved = mmap(nullptr, bytes + mapping.alignment, fd < 0 ? mapping.protection : PROT_NONE,
+                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (reserved == MAP_FAILED) return {std::nullopt, failed("mapping", bytes, errno)};
+  auto* const begin = static_cast<std::byte*>(reserved);
+  const std::uint64_t skip = (mapping.alignment - reinterpret_cast<std::uintptr_t>(begin) % mapping.alignment) % mapping.alignment;
+  if (skip > 0) munmap(begin, skip);
+  munmap(begin + skip + bytes, mapping.alignment - skip);
+  Arena arena(begin + skip, bytes);
+  if (fd >= 0 && mmap(arena.base_, bytes, mapping.protection, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED) {
+    return {std::nullopt, failed("mapping", bytes, errno)};
+  }
   if (madvise(arena.base_, bytes, MADV_DONTFORK) != 0) {
     return {std::nullopt, failed("keeping children away from", bytes, errno)};
   }
   // Advice: a kernel without transparent huge pages refuses it, and small pages work as well.
-  if (options.huge_pages == HugePages::madvise) madvise(arena.base_, bytes, MADV_HUGEPAGE);
-  if (options.huge_pages == HugePages::off) madvise(arena.base_, bytes, MADV_NOHUGEPAGE);
-  if (options.populate) {
-    if (auto error = arena.populate(0, bytes)) return {std::nullopt, *std::move(error)};
+  if (mapping.huge_pages == HugePages::madvise) madvise(arena.base_, bytes, MADV_HUGEPAGE);
+  if (mapping.huge_pages == HugePages::off) madvise(arena.base_, bytes, MADV_NOHUGEPAGE);
+  if (mapping.numa_node != -1) {
+    if (auto error = backing::bind_to_node(arena.base_, bytes, mapping.numa_node)) return {std::nullopt, *std::move(error)};
   }
+  arena.fd_ = std::move(mapping.fd);
   return {std::move(arena), {}};
 }
+
+ArenaResult Arena::create(const ArenaOptions& options) {
+  if (std::string refused = refused_size(options.bytes); !refused.empty()) return {std::nullopt, std::move(refused)};
+  if (options.huge_pages == HugePages::reserved && options.backing != Backing::memfd) {
+    return {std::nullopt, "reserved huge pages are asked for an arena that is no memory file; for a named file use a hugetlbfs"};
+  }
+  Mapping mapping;
+  mapping.bytes = round_to(options.bytes, kAlignment);
+  mapping.protection = PROT_READ | PROT_WRITE;
+  mapping.huge_pages = options.huge_pages;
+  mapping.numa_node = options.numa_node;
+  std::string error;
+  std::optional<backing::NamedFile> file;
+  if (options.backing == Backing::memfd) {
+    auto memory = backing::make_memfd(mapping.bytes, options.huge_pages == HugePages::reserved, &error);
+    if (!memory) return {std::nullopt, std::move(error)};
+    mapping.bytes = memory->bytes;
+    mapping.alignment = std::max(kAlignment, memory->page_bytes);
+    mapping.fd = std::move(memory->fd);
+  } else if (options.backing == Backing::file) {
+    file = backing::NamedFile::lock(options.path, &error);
+    if (!file) return {std::nullopt, std::move(error)};
+    mapping.alignment = std::max(kAlignment, file->page_bytes());
+    mapping.bytes = round_to(options.bytes, mapping.alignment);
+    auto fresh = file->make(mapping.bytes, &error);
+    if (!fresh) return {std::nullopt, std::move(error)};
+    mapping.fd = *std::move(fresh);
+  }
+  ArenaResult result = map_memory(std::move(mapping));
+  if (file) {
+    Arena* const arena = result.arena ? &*result.arena : nullptr;
+    if (arena != nullptr) {
+#ifdef MADV_POPULATE_WRITE
+      // By the mapping first: it gets huge pages and the right node. What this cannot take the next step tells of.
+      madvise(arena->base_, arena->bytes_, MADV_POPULATE_WRITE);
+#endif
+      if (auto why = file->allocate(arena->fd_.get(), arena->bytes_)) result = {std::nullopt, *std::move(why)};
+    }
+    if (!result.arena) {
+      file->discard();
+      return result;
+    }
+    if (auto why = file->publish()) return {std::nullopt, *std::move(why)};
+    result.arena->lock_ = file->take_lock();
+  }
+  if (result.arena && options.populate) {
+    if (auto why = result.arena->populate(0, result.arena->bytes_)) return {std::nullopt, *std::move(why)};
+  }
+  return result;
+}
+
+ArenaResult Arena::open_existing(const ArenaOptions& options) {
+  if (std::string refused = refused_size(options.bytes); !refused.empty()) return {std::nullopt, std::move(refused)};
+  if (options.backing != Backing::file) return {std::nullopt, "only a named file outlives its owner; no other arena can be opened again"};
+  std::string error;
+  auto file = backing::NamedFile::lock(options.path, &error);
+  if (!file) return {std::nullopt, std::move(error)};
+  Mapping mapping;
+  mapping.alignment = std::max(kAlignment, file->page_bytes());
+  mapping.bytes = round_to(options.bytes, mapping.alignment);
+  mapping.protection = PROT_READ | PROT_WRITE;
+  mapping.huge_pages = options.huge_pages;
+  mapping.numa_node = options.numa_node;
+  auto existing = file->open_existing(mapping.bytes, &error);
+  if (!existing) return {std::nullopt, std::move(error)};
+  mapping.fd = *std::move(existing);
+  ArenaResult result = map_memory(std::move(mapping));
+  if (!result.arena) return result;
+  result.arena->lock_ = file->take_lock();
+  if (options.populate) {
+    if (auto why = result.arena->populate(0, result.arena->bytes_)) return {std::nullopt, *std::move(why)};
+  }
+  return result;
+}
+
+ArenaResult Arena::map(int fd, std::uint64_t bytes, const MapOptions& options) {
+  if (std::string refused = refused_size(bytes); !refused.empty()) return {std::nullopt, std::move(refused)};
+  Mapping mapping;
+  std::uint64_t page = 0;
+  if (auto why = backing::check_foreign(fd, bytes, options.sealed, &page)) return {std::nullopt, *std::move(why)};
+  if (bytes % page != 0) {
+    return {std::nullopt, "an arena of " + std::to_string(bytes) + " bytes is announced; whole pages of " + std::to_string(page) + " are needed"};
+  }
+  mapping.borrowed = fd;
+  mapping.bytes = bytes;
+  mapping.alignment = std::max(kAlignment, page);
+  mapping.protection = PROT_READ | (options.read_only ? 0 : PROT_WRITE);
+  mapping.huge_pages = options.huge_pages;
+  ArenaResult result = map_memory(std::move(mapping));
+  if (!result.arena) return result;
+  result.arena->foreign_ = true;
+  for (const ByteRange& range : options.protect) {
+    if (range.offset > bytes || range.bytes > bytes - range.offset) {
+      return {std::nullopt, "protecting " + std::to_string(range.bytes) + " bytes at " + std::to_string(range.offset) +
+                                ": the arena has " + std::to_string(bytes)};
+    }
+    const std::uint64_t begin = round_to(range.offset, page);
+    const std::uint64_t end = (range.offset + range.bytes) / page * page;
+    if (begin >= end) continue;
+    if (mprotect(result.arena->base_ + begin, end - begin, PROT_READ) != 0) {
+      return {std::nullopt, failed("protecting", end - begin, errno)};
+    }
+  }
+  return result;
+}
+
+// -- Arena -----------------------------------------------------------------------------------------------------------
+
+Arena::Arena(Arena&& other) noexcept
+    : base_(std::exchange(other.base_, nullptr)),
+      bytes_(std::exchange(other.bytes_, 0)),
+      fd_(std::move(other.fd_)),
+      lock_(std::move(other.lock_)),
+      foreign_(other.foreign_) {}
 
 Arena& Arena::operator=(Arena&& other) noexcept {
   std::swap(base_, other.base_);
   std::swap(bytes_, other.bytes_);
+  std::swap(fd_, other.fd_);
+  std::swap(lock_, other.lock_);
+  std::swap(foreign_, other.foreign_);
   return *this;
 }
 
 Arena::~Arena() {
   if (base_ != nullptr) munmap(base_, bytes_);
+}
+
+Descriptor Arena::read_only_fd(std::string* error) const {
+  if (!fd_) {
+    *error = "an arena without a descriptor of its own cannot be handed to others";
+    return {};
+  }
+  const std::string path = "/proc/self/fd/" + std::to_string(fd_.get());
+  Descriptor fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd) *error = backing::failed("opening the arena for reading by " + path, errno);
+  return fd;
+}
+
+std::optional<FileIdentity> Arena::identity() const {
+  struct stat info {};
+  if (!fd_ || fstat(fd_.get(), &info) != 0) return std::nullopt;
+  return FileIdentity{info.st_dev, info.st_ino};
 }
 
 std::optional<std::string> Arena::populate(std::uint64_t offset, std::uint64_t bytes) {
@@ -80,12 +242,13 @@ std::optional<std::string> Arena::populate(std::uint64_t offset, std::uint64_t b
 #ifdef MADV_POPULATE_WRITE
   int error = 0;
   do {
-    error = madvise(begin, static_cast<std::size_t>(end - begin), MADV_POPULATE_WRITE) == 0 ? 0 : errno;
+    // What another made is there; here it only enters the page table, also where this process may not write.
+    error = madvise(begin, static_cast<std::size_t>(end - begin), foreign_ ? MADV_POPULATE_READ : MADV_POPULATE_WRITE) == 0 ? 0 : errno;
   } while (error == EINTR || error == EAGAIN);
   if (error == 0) return std::nullopt;
   if (error != EINVAL) return failed("populating", bytes, error);
 #endif
-  touch(begin, end, page);
+  if (!foreign_) touch(begin, end, page);
   return std::nullopt;
 }
 
