@@ -109,6 +109,7 @@ ArenaResult Arena::create(const ArenaOptions& options) {
     if (!file) return {std::nullopt, std::move(error)};
     mapping.alignment = std::max(kAlignment, file->page_bytes());
     mapping.bytes = round_to(options.bytes, mapping.alignment);
+    if (auto why = file->make_room(mapping.bytes)) return {std::nullopt, *std::move(why)};
     auto fresh = file->make(mapping.bytes, &error);
     if (!fresh) return {std::nullopt, std::move(error)};
     mapping.fd = *std::move(fresh);

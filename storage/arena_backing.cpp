@@ -165,16 +165,27 @@ std::optional<Descriptor> NamedFile::make(std::uint64_t bytes, std::string* erro
   return fd;
 }
 
+std::optional<std::string> NamedFile::make_room(std::uint64_t bytes) {
+  const auto room = [this]() -> std::uint64_t {
+    struct statfs info {};
+    if (fstatfs(directory_.get(), &info) != 0) return 0;
+    // A tmpfs without a limit says 0 of 0.
+    return info.f_blocks == 0 ? ~std::uint64_t{0} : static_cast<std::uint64_t>(info.f_bavail) * static_cast<std::uint64_t>(info.f_bsize);
+  };
+  if (room() >= bytes) return std::nullopt;
+  // The file that is replaced holds memory too, and is of no use any more.
+  unlinkat(directory_.get(), name_.c_str(), 0);
+  const std::uint64_t left = room();
+  if (left >= bytes) return std::nullopt;
+  return "the arena's file " + quoted(path_) + " of " + std::to_string(bytes) + " bytes has no room on its file system, which has " +
+         std::to_string(left) + " left";
+}
+
 std::optional<std::string> NamedFile::allocate(int fd, std::uint64_t bytes) {
   int error = 0;
-  for (int attempt = 0; attempt < 2; ++attempt) {
-    do {
-      error = fallocate(fd, 0, 0, static_cast<off_t>(bytes)) == 0 ? 0 : errno;
-    } while (error == EINTR);
-    if (error != ENOSPC) break;
-    // The file that this one replaces holds memory too, and is of no use any more.
-    if (attempt == 0 && unlinkat(directory_.get(), name_.c_str(), 0) != 0) break;
-  }
+  do {
+    error = fallocate(fd, 0, 0, static_cast<off_t>(bytes)) == 0 ? 0 : errno;
+  } while (error == EINTR);
   if (error == 0) return std::nullopt;
   return failed("taking " + std::to_string(bytes) + " bytes of memory for " + quoted(path_), error);
 }
@@ -209,12 +220,8 @@ std::optional<Descriptor> NamedFile::open_existing(std::uint64_t bytes, std::str
     return std::nullopt;
   }
   // Whatever punched holes into it: no access may fail for the lack of memory.
-  int failure = 0;
-  do {
-    failure = fallocate(fd.get(), 0, 0, static_cast<off_t>(bytes)) == 0 ? 0 : errno;
-  } while (failure == EINTR);
-  if (failure != 0) {
-    *error = failed("taking " + std::to_string(bytes) + " bytes of memory for " + quoted(path_), failure);
+  if (auto wrong = allocate(fd.get(), bytes)) {
+    *error = *std::move(wrong);
     return std::nullopt;
   }
   return fd;

@@ -30,6 +30,8 @@ class NamedFile {
   static std::optional<NamedFile> lock(const std::string& path, std::string* error);
 
   std::uint64_t page_bytes() const { return page_bytes_; }
+  // So that a size that cannot be had is refused before memory is taken. May remove the old file.
+  std::optional<std::string> make_room(std::uint64_t bytes);
   // A new file under another name; of its memory nothing is taken yet.
   std::optional<Descriptor> make(std::uint64_t bytes, std::string* error);
   // Takes all of its memory, so that no access can fail for the lack of it.
