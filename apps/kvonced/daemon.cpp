@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/kvonced/daemon.hpp"
+
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+
+#include <unistd.h>
+
+#include <kvonce/runtime.hpp>
+#include <kvonce/version.hpp>
+
+#include "apps/kvonced/notify.hpp"
+#include "apps/kvonced/signals.hpp"
+#include "protocol/units.hpp"
+#include "transport/handshake.hpp"
+
+namespace kvonce::apps {
+namespace {
+
+using std::chrono::milliseconds;
+using telemetry::Level;
+using Clock = std::chrono::steady_clock;
+
+constexpr milliseconds kStopTime{5'000};
+// Beyond drain and stop, until the end is forced: writing the snapshot, giving the memory back.
+constexpr milliseconds kEndMargin{10'000};
+constexpr milliseconds kIdleLookMax{1'000};
+constexpr milliseconds kIdleLookMin{10};
+
+void say(Level level, const std::string& text) { telemetry::say(level, text); }
+
+std::string start_text(const Settings& settings, const StoreStart& start) {
+  if (start.warm) return "warm start: " + protocol::format_count(start.restored_objects) + " objects are back";
+  if (settings.runtime.arena_file.empty()) return "cold start: no arena-file";
+  return "cold start: " + (start.why_cold.empty() ? std::string("nothing of an earlier life is there") : start.why_cold);
+}
+
+std::string ready_text(const Settings& settings, const StoreStart& start) {
+  const std::uint32_t partitions = settings.runtime.partitions;
+  return "kvonced " + version() + " is ready on unix:" + settings.socket + ": " + protocol::format_bytes(settings.runtime.arena_bytes) +
+         " of memory, " + std::to_string(partitions) + (partitions == 1 ? " partition, " : " partitions, ") + start_text(settings, start);
+}
+
+/// To the one that started this process, the service manager, and whoever reads standard output.
+void tell_ready(const CommandLine& line, const std::string& text) {
+  std::printf("%s\n", text.c_str());
+  std::fflush(stdout);
+  if (!notify_manager("READY=1\nSTATUS=" + text)) say(Level::warning, "NOTIFY_SOCKET is set, but the service manager could not be told");
+  if (line.ready_fd < 0) return;
+  const std::string word = "ready " + std::to_string(transport::kWireVersion) + "\n";
+  static_cast<void>(!write(line.ready_fd, word.data(), word.size()));  // nobody listens any more: then nobody waits
+  close(line.ready_fd);
+}
+
+class Daemon {
+ public:
+  Daemon(const CommandLine& line, Settings settings, std::vector<SettledLine> settled)
+      : line_(line), settings_(std::move(settings)), settled_(std::move(settled)), signals_(end_time()) {}
+
+  int run() {
+    auto started = Runtime::start(settings_.runtime);
+    if (!started) {
+      std::fprintf(stderr, "kvonced: %s\n", started.error.text.c_str());
+      return 2;
+    }
+    Runtime& runtime = **started;
+    tell_ready(line_, ready_text(settings_, runtime.store_start()));
+    serve(runtime);
+    notify_manager("STOPPING=1");
+    if (const Error left = runtime.drain(settings_.drain_time)) say(Level::warning, "the store did not end in full order: " + left.text);
+    runtime.stop(kStopTime);
+    started.value.reset();
+    say(Level::info, "ended");
+    return 0;
+  }
+
+ private:
+  milliseconds end_time() const { return settings_.drain_time + kStopTime + kEndMargin; }
+
+  void serve(Runtime& runtime) {
+    Clock::time_point busy = Clock::now();
+    for (;;) {
+      const milliseconds idle = settings_.idle_exit;
+      const milliseconds look = idle.count() == 0 ? milliseconds{-1} : std::clamp(idle / 4, kIdleLookMin, kIdleLookMax);
+      const Signals::Request request = signals_.wait(look);
+      if (request == Signals::Request::end) {
+        say(Level::info, std::string(signals_.end_signal() == SIGINT ? "SIGINT" : "SIGTERM") + ": ending, within " +
+                             std::to_string(settings_.drain_time.count()) + " ms if copies run on");
+        return;
+      }
+      if (request == Signals::Request::reload) {
+        reload();
+        busy = Clock::now();
+      }
+      if (settings_.idle_exit.count() == 0) continue;
+      const auto clients = runtime.clients();
+      if (clients.error || !clients.value.empty()) {
+        busy = Clock::now();
+      } else if (Clock::now() - busy >= settings_.idle_exit) {
+        signals_.begin_end();
+        say(Level::info, "no clients for " + std::to_string(settings_.idle_exit.count()) + " ms (idle-exit): ending");
+        return;
+      }
+    }
+  }
+
+  void reload() {
+    notify_reloading();
+    if (line_.sources.file_path.empty()) {
+      say(Level::warning, "SIGHUP: no config file was named at the start, so there is nothing to read again");
+    } else {
+      read_again();
+    }
+    notify_manager("READY=1");
+  }
+
+  void read_again() {
+    Sources sources = line_.sources;
+    std::vector<std::string> errors;
+    sources.file = read_config_file(sources.file_path, errors);
+    Settled next = settle(sources);
+    errors.insert(errors.end(), next.errors.begin(), next.errors.end());
+    if (!errors.empty()) {
+      for (const std::string& error : errors) say(Level::error, "SIGHUP: nothing is changed: " + error);
+      return;
+    }
+    std::string applied;
+    std::string later;
+    for (std::size_t i = 0; i < settled_.size(); ++i) {
+      // As written: a share of the memory is another number of bytes each time.
+      if (next.lines[i].text == settled_[i].text) continue;
+      std::string& list = next.lines[i].setting->reloads ? applied : later;
+      list += (list.empty() ? "" : ", ") + std::string(next.lines[i].setting->name) + " = " + next.lines[i].settled;
+      if (next.lines[i].setting->reloads) settled_[i] = next.lines[i];
+    }
+    settings_.idle_exit = next.settings.idle_exit;
+    settings_.drain_time = next.settings.drain_time;
+    settings_.log_level = next.settings.log_level;
+    telemetry::set_level(settings_.log_level);
+    signals_.set_end_time(end_time());
+    say(Level::info, "SIGHUP: " + line_.sources.file_path + " is read again; " + (applied.empty() ? "nothing has changed" : applied));
+    if (!later.empty()) say(Level::warning, "SIGHUP: needs a restart to take effect: " + later);
+  }
+
+  const CommandLine& line_;
+  Settings settings_;
+  std::vector<SettledLine> settled_;
+  Signals signals_;
+};
+
+}  // namespace
+
+int run_daemon(const CommandLine& line, const Settings& settings, const std::vector<SettledLine>& settled) {
+  return Daemon(line, settings, settled).run();
+}
+
+}  // namespace kvonce::apps

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstdio>
+#include <cstring>
+#include <string>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "apps/kvonced/command_line.hpp"
+#include "apps/kvonced/daemon.hpp"
+#include "apps/kvonced/signals.hpp"
+
+namespace {
+
+using namespace kvonce::apps;
+
+constexpr int kExitNotStarted = 2;
+
+/// All of them, one a line.
+int tell_errors(const std::vector<std::string>& errors) {
+  for (const std::string& error : errors) std::fprintf(stderr, "kvonced: %s\n", error.c_str());
+  return kExitNotStarted;
+}
+
+/// Without a descriptor to tell, the process that was called waits itself until the store is ready.
+int await_ready(int from) {
+  char first = '\0';
+  ssize_t got = 0;
+  do {
+    got = read(from, &first, 1);
+  } while (got < 0 && errno == EINTR);
+  return got == 1 ? 0 : kExitNotStarted;
+}
+
+/// Before any thread is there. In the child: nothing. In the process that was called: its exit status.
+std::optional<int> detach(CommandLine& line) {
+  int ends[2] = {-1, -1};
+  if (line.ready_fd < 0 && pipe2(ends, O_CLOEXEC) != 0) return tell_errors({std::string("pipe: ") + std::strerror(errno)});
+  const pid_t child = fork();
+  if (child < 0) return tell_errors({std::string("fork: ") + std::strerror(errno)});
+  if (child > 0) {
+    if (ends[0] < 0) return 0;
+    close(ends[1]);
+    return await_ready(ends[0]);
+  }
+  if (ends[0] >= 0) {
+    close(ends[0]);
+    line.ready_fd = ends[1];
+  }
+  setsid();
+  umask(077);
+  const int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  if (null >= 0) {
+    dup2(null, STDIN_FILENO);
+    if (null != STDIN_FILENO) close(null);
+  }
+  unsetenv("NOTIFY_SOCKET");  // of the one that called: this is another process
+  if (chdir("/") != 0) return tell_errors({std::string("chdir: ") + std::strerror(errno)});
+  return std::nullopt;
+}
+
+int dump(const CommandLine& line, const Settled& settled) {
+  Settled shown = settled;
+  shown.errors.insert(shown.errors.begin(), line.errors.begin(), line.errors.end());
+  const std::string text = line.json ? dump_json(shown) : dump_text(shown);
+  const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
+  if (!written) return tell_errors({"the settings could not be written to standard output"});
+  return shown.errors.empty() ? 0 : tell_errors(shown.errors);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CommandLine line = read_command_line(argc, argv);
+  if (line.exit_status) return *line.exit_status;
+  for (const std::string& warning : line.warnings) std::fprintf(stderr, "kvonced: warning: %s\n", warning.c_str());
+  const Settled settled = settle(line.sources);
+  if (line.dump) return dump(line, settled);
+  if (!line.errors.empty() || !settled.errors.empty()) {
+    std::vector<std::string> errors = line.errors;
+    errors.insert(errors.end(), settled.errors.begin(), settled.errors.end());
+    return tell_errors(errors);
+  }
+  if (line.detach) {
+    if (const std::optional<int> status = detach(line)) return *status;
+  }
+  Signals::block();
+  kvonce::telemetry::set_level(settled.settings.log_level);
+  return run_daemon(line, settled.settings, settled.lines);
+}

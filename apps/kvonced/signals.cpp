@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/kvonced/signals.hpp"
+
+#include <cerrno>
+#include <csignal>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include <poll.h>
+#include <pthread.h>
+#include <sys/eventfd.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include "telemetry/log.hpp"
+
+namespace kvonce::apps {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+sigset_t watched() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int number : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&set, number);
+  return set;
+}
+
+void ring(int bell) {
+  const std::uint64_t one = 1;
+  while (write(bell, &one, sizeof one) < 0 && errno == EINTR) {}
+}
+
+void silence(int bell) {
+  std::uint64_t count = 0;
+  while (read(bell, &count, sizeof count) < 0 && errno == EINTR) {}
+}
+
+}  // namespace
+
+void Signals::block() {
+  const sigset_t set = watched();
+  pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  std::signal(SIGPIPE, SIG_IGN);
+}
+
+Signals::Signals(std::chrono::milliseconds end_time) : end_time_ms_(end_time.count()) {
+  const sigset_t set = watched();
+  signals_ = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+  to_main_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  to_watch_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  thread_ = std::thread([this] { watch(); });
+}
+
+Signals::~Signals() {
+  quit_.store(true);
+  ring(to_watch_);
+  thread_.join();
+  close(signals_);
+  close(to_main_);
+  close(to_watch_);
+}
+
+void Signals::watch() {
+  std::optional<Clock::time_point> last;
+  for (;;) {
+    int left_ms = -1;
+    if (ending_.load() && !last) last = Clock::now() + std::chrono::milliseconds(end_time_ms_.load());
+    if (last) {
+      const auto left = std::chrono::ceil<std::chrono::milliseconds>(*last - Clock::now()).count();
+      if (left <= 0) {
+        telemetry::say(telemetry::Level::error, "the end took longer than it may: ended by force");
+        _exit(kExitForced);
+      }
+      left_ms = static_cast<int>(left);
+    }
+    pollfd waits[2] = {{signals_, POLLIN, 0}, {to_watch_, POLLIN, 0}};
+    if (poll(waits, 2, left_ms) < 0 && errno != EINTR) return;
+    silence(to_watch_);
+    if (quit_.load()) return;
+    signalfd_siginfo info{};
+    while (read(signals_, &info, sizeof info) == static_cast<ssize_t>(sizeof info)) {
+      const int number = static_cast<int>(info.ssi_signo);
+      if (number == SIGHUP) {
+        reload_.store(true);
+      } else if (ending_.exchange(true)) {
+        _exit(128 + number);
+      } else {
+        end_signal_.store(number);
+      }
+      ring(to_main_);
+    }
+  }
+}
+
+Signals::Request Signals::wait(std::chrono::milliseconds timeout) {
+  const auto wanted = [this] {
+    if (end_signal_.load() != 0) return Request::end;
+    return reload_.exchange(false) ? Request::reload : Request::none;
+  };
+  if (const Request request = wanted(); request != Request::none) return request;
+  pollfd wait{to_main_, POLLIN, 0};
+  poll(&wait, 1, timeout.count() < 0 ? -1 : static_cast<int>(timeout.count()));
+  silence(to_main_);
+  return wanted();
+}
+
+void Signals::begin_end() {
+  ending_.store(true);
+  ring(to_watch_);
+}
+
+}  // namespace kvonce::apps

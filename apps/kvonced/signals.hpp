@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// SIGTERM, SIGINT and SIGHUP as requests that the main thread picks up. The end is bounded: a second SIGTERM or SIGINT ends the
+// process at once, and so does an end that lasts longer than it may.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+namespace kvonce::apps {
+
+inline constexpr int kExitForced = 1;
+
+class Signals {
+ public:
+  /// Blocks them in this thread and those that it starts from now on: before any other thread is there. SIGPIPE is ignored.
+  static void block();
+
+  explicit Signals(std::chrono::milliseconds end_time);
+  ~Signals();
+  Signals(const Signals&) = delete;
+  Signals& operator=(const Signals&) = delete;
+
+  enum class Request { none, reload, end };
+  /// The next request; `none` when the time passed first. An end stays requested.
+  Request wait(std::chrono::milliseconds timeout);
+  int end_signal() const { return end_signal_.load(); }
+  /// From SIGTERM to the end of the process; also after begin_end().
+  void set_end_time(std::chrono::milliseconds time) { end_time_ms_.store(time.count()); }
+  /// The process ends by itself now; the same bound holds.
+  void begin_end();
+
+ private:
+  void watch();
+
+  std::atomic<std::int64_t> end_time_ms_;
+  std::atomic<int> end_signal_{0};
+  std::atomic<bool> reload_{false};
+  std::atomic<bool> ending_{false};
+  std::atomic<bool> quit_{false};
+  int signals_ = -1;
+  int to_main_ = -1;
+  int to_watch_ = -1;
+  std::thread thread_;
+};
+
+}  // namespace kvonce::apps

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include <kvonce/version.hpp>
+
+#include "apps/kvonced/settings.hpp"
+#include "protocol/units.hpp"
+
+extern char** environ;
+
+namespace kvonce::apps {
+namespace {
+
+constexpr std::size_t kMostFileBytes = 1 << 20;
+
+/// Without the comment, if there is one. CLI11's reader would cut at a # in a quoted text too. False: a quote is left open.
+bool strip_comment(std::string& line) {
+  char open = '\0';
+  for (std::size_t at = 0; at < line.size(); ++at) {
+    const char c = line[at];
+    if (open != '\0') {
+      if (c == open) open = '\0';
+    } else if (c == '"' || c == '\'') {
+      open = c;
+    } else if (c == '#') {
+      line.resize(at);
+      return true;
+    }
+  }
+  return open == '\0';
+}
+
+const Setting* find_setting(std::string_view name) {
+  for (const Setting& setting : all_settings()) {
+    if (name == setting.name) return &setting;
+  }
+  return nullptr;
+}
+
+SettledLine choose(const Setting& setting, const Sources& sources) {
+  SettledLine line;
+  line.setting = &setting;
+  if (const auto flag = sources.flags.find(setting.name); flag != sources.flags.end()) {
+    line.text = flag->second;
+    line.origin = "flag";
+  } else if (const auto variable = sources.environment.find(setting.name); variable != sources.environment.end()) {
+    line.text = variable->second;
+    line.origin = "environment " + environment_name(setting.name);
+  } else if (const auto entry = sources.file.find(setting.name); entry != sources.file.end()) {
+    line.text = entry->second;
+    line.origin = "file " + sources.file_path;
+  } else {
+    line.text = setting.fallback;
+    line.origin = "default";
+  }
+  return line;
+}
+
+std::string where(const SettledLine& line) {
+  if (line.origin == "flag") return "--" + std::string(line.setting->name);
+  if (line.origin.starts_with("environment ")) return line.origin.substr(std::strlen("environment "));
+  if (line.origin.starts_with("file ")) return line.setting->name + std::string(" in ") + line.origin.substr(std::strlen("file "));
+  return line.setting->name + std::string(" by default");
+}
+
+}  // namespace
+
+GivenTexts read_environment(std::vector<std::string>& warnings) {
+  constexpr std::string_view kPrefix = "KVONCED_";
+  GivenTexts given;
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    const std::string_view text(*entry);
+    const std::size_t equals = text.find('=');
+    if (!text.starts_with(kPrefix) || equals == std::string_view::npos) continue;
+    const std::string name(text.substr(0, equals));
+    if (name == "KVONCED_CONFIG" || equals + 1 == text.size()) continue;  // empty is as good as not set
+    const auto& settings = all_settings();
+    const auto found = std::find_if(settings.begin(), settings.end(), [&](const Setting& s) { return environment_name(s.name) == name; });
+    if (found != settings.end()) {
+      given[found->name] = text.substr(equals + 1);
+      continue;
+    }
+    // Not refused: a container system sets such names by itself for a service called kvonced.
+    std::string plain = name.substr(kPrefix.size());
+    std::transform(plain.begin(), plain.end(), plain.begin(), [](char c) { return static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c); });
+    const std::string near = nearest_setting(plain);
+    warnings.push_back(name + " in the environment is no setting and is not read" +
+                       (near.empty() ? "" : "; the nearest is " + environment_name(near)));
+  }
+  return given;
+}
+
+GivenTexts read_config_file(const std::string& path, std::vector<std::string>& errors) {
+  GivenTexts given;
+  std::ifstream in(path);
+  if (!in) {
+    errors.push_back(path + " cannot be read: " + std::strerror(errno));
+    return given;
+  }
+  std::stringstream plain;
+  std::size_t number = 0;
+  std::size_t bytes = 0;
+  for (std::string line; std::getline(in, line);) {
+    ++number;
+    bytes += line.size() + 1;
+    if (bytes > kMostFileBytes) {
+      errors.push_back(path + " is larger than the allowed " + protocol::format_bytes(kMostFileBytes));
+      return {};
+    }
+    if (!strip_comment(line)) errors.push_back(path + " line " + std::to_string(number) + ": a quote is left open");
+    // CLI11's reader takes a line without "=" as a switch that is on, and one of two characters as nothing.
+    const std::string word = CLI::detail::trim_copy(line);
+    if (!word.empty() && word.front() != '[' && word.find('=') == std::string::npos)
+      errors.push_back(path + " line " + std::to_string(number) + ": \"" + word + "\" is no setting = value");
+    plain << line << '\n';
+  }
+  if (in.bad()) errors.push_back(path + " cannot be read: " + std::strerror(errno));
+  if (!errors.empty()) return {};
+  std::vector<CLI::ConfigItem> items;
+  try {
+    items = CLI::ConfigTOML().from_config(plain);
+  } catch (const std::exception& problem) {
+    errors.push_back(path + ": " + problem.what());
+    return {};
+  }
+  for (const CLI::ConfigItem& item : items) {
+    if (item.name == "++") errors.push_back(path + ": \"[" + CLI::detail::join(item.parents, ".") + "]\" is not allowed; all settings stand outside of tables");
+    if (item.name == "++" || item.name == "--" || !item.parents.empty()) continue;
+    if (find_setting(item.name) == nullptr) {
+      errors.push_back(path + ": " + unknown_setting(item.name));
+    } else if (item.inputs.size() != 1 || given.contains(item.name)) {
+      errors.push_back(path + ": " + item.name + " has more than one value; allowed is one, in quotes where it has spaces");
+    } else {
+      given[item.name] = item.inputs.front();
+    }
+  }
+  return given;
+}
+
+Settled settle(const Sources& sources) {
+  Settled settled;
+  settled.settings.runtime.engine_id = "kvonced";
+  for (const Setting& setting : all_settings()) {
+    SettledLine line = choose(setting, sources);
+    const std::string wrong = setting.apply(line.text, settled.settings, line.settled, line.note);
+    if (!wrong.empty()) {
+      settled.errors.push_back(where(line) + ": " + wrong);
+      line.settled = '"' + line.text + '"';
+      line.note = "not valid";
+    }
+    settled.lines.push_back(std::move(line));
+  }
+  if (!settled.errors.empty()) return settled;
+  const RuntimeConfig& runtime = settled.settings.runtime;
+  if (runtime.capacity_bytes > runtime.arena_bytes) {
+    settled.errors.push_back("capacity: " + protocol::format_bytes(runtime.capacity_bytes) + " is more than the memory of " +
+                             protocol::format_bytes(runtime.arena_bytes) + "; allowed is as much, or 0");
+  } else if (const Error wrong = runtime.check()) {
+    settled.errors.push_back(wrong.text);
+  }
+  return settled;
+}
+
+std::string dump_text(const Settled& settled) {
+  std::size_t longest_name = 0;
+  std::size_t longest_value = 0;
+  for (const SettledLine& line : settled.lines) {
+    longest_name = std::max(longest_name, std::strlen(line.setting->name));
+    longest_value = std::max(longest_value, line.settled.size());
+  }
+  std::string text = "# kvonced " + version() + ": settled settings, and where each came from\n";
+  for (const SettledLine& line : settled.lines) {
+    std::string row = line.setting->name;
+    row.resize(longest_name, ' ');
+    row += " = " + line.settled;
+    row.resize(longest_name + 3 + longest_value, ' ');
+    text += row + "  # " + line.origin + (line.note.empty() ? "" : " (" + line.note + ")") + '\n';
+  }
+  return text;
+}
+
+std::string dump_json(const Settled& settled) {
+  nlohmann::ordered_json out;
+  out["version"] = version();
+  out["valid"] = settled.errors.empty();
+  out["errors"] = settled.errors;
+  for (const SettledLine& line : settled.lines) {
+    nlohmann::ordered_json value = nlohmann::ordered_json::parse(line.settled, nullptr, false);
+    if (value.is_discarded()) value = line.text;
+    out["settings"][line.setting->name] = {{"value", value}, {"origin", line.origin}, {"given", line.text}};
+  }
+  return out.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace kvonce::apps

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/auto_store.hpp"
+
+#include <cerrno>
+#include <system_error>
+#include <thread>
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include "runtime/host_memory.hpp"
+#include "runtime/spawn_store.hpp"
+
+namespace kvonce::runtime {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Between two looks at a store that somebody else starts.
+constexpr std::chrono::milliseconds kLookAgain{5};
+
+// A store may end right after it was ready, by somebody's stop; one that always does is not started for ever.
+constexpr int kStartsMax = 2;
+
+/// The lock of the one that starts a store: given back by the kernel when the process ends, however it does.
+class StartLock {
+ public:
+  explicit StartLock(const std::string& path) : file_(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600)) {}
+  ~StartLock() {
+    if (file_ >= 0) close(file_);
+  }
+  StartLock(const StartLock&) = delete;
+  StartLock& operator=(const StartLock&) = delete;
+  bool usable() const { return file_ >= 0; }
+  bool take() {
+    if (!taken_) taken_ = flock(file_, LOCK_EX | LOCK_NB) == 0;
+    return taken_;
+  }
+
+ private:
+  int file_;
+  bool taken_ = false;
+};
+
+Error start(const RuntimeConfig& config, const std::string& socket, const std::string& log, Clock::time_point deadline) {
+  auto program = find_store_program(config.kvonced_path);
+  if (program.error) return program.error;
+  const std::uint64_t bytes = config.auto_bytes != 0 ? config.auto_bytes : default_store_bytes(available_memory());
+  if (bytes < (1ULL << 20)) {
+    return {Reason::no_space, "a quarter of the memory that is available here is " + std::to_string(bytes) +
+                                  " bytes: a store needs 1 MiB; set auto_bytes"};
+  }
+  StoreProcess process;
+  process.program = *program;
+  process.log_path = log;
+  // Not populated: taking the memory may last longer than the caller wants to wait for a store.
+  process.arguments = {"--socket",   socket, "--memory",  std::to_string(bytes), "--idle-exit", std::to_string(config.auto_idle.count()) + "ms",
+                       "--populate", "no"};
+  return start_store_process(process, deadline);
+}
+
+}  // namespace
+
+Result<std::string> find_or_start_store(const RuntimeConfig& config) {
+  const Clock::time_point deadline = Clock::now() + config.connect_timeout;
+  Result<std::string> result;
+  std::string why_not;
+  const std::string socket = auto_socket_path(&why_not);
+  if (socket.empty()) {
+    result.error = {Reason::store_lost, "there is no place for a store's socket: " + why_not};
+    return result;
+  }
+  const std::string stem = socket.substr(0, socket.size() - std::string_view(".sock").size());
+  StartLock lock(stem + ".start");
+  if (!lock.usable()) {
+    result.error = {Reason::store_lost, stem + ".start cannot be opened: " + std::generic_category().message(errno)};
+    return result;
+  }
+  for (int starts = 0;;) {
+    // The order matters: who has the lock looks again, since another may have started one just before.
+    const bool mine = lock.take();
+    if (store_listens(socket)) {
+      result.value = "unix:" + socket;
+      return result;
+    }
+    const StoreHolder holder = store_holder(socket);
+    if (mine && !holder.held && starts < kStartsMax) {
+      ++starts;
+      Error failed = start(config, socket, stem + ".log", deadline);
+      // One that somebody started by hand in the same moment is as good.
+      if (failed && !store_listens(socket)) {
+        result.error = std::move(failed);
+        return result;
+      }
+      continue;
+    }
+    if (Clock::now() >= deadline) {
+      result.error = {Reason::deadline,
+                      holder.held ? "the kvonced with pid " + std::to_string(holder.pid) + " has taken " + socket +
+                                        " but does not listen within " + std::to_string(config.connect_timeout.count()) +
+                                        " ms: it is starting, ending, or stuck (kvonce stop ends it)"
+                                  : "another process starts a kvonced on " + socket + ", and it is not ready within " +
+                                        std::to_string(config.connect_timeout.count()) + " ms; its log is " + stem + ".log"};
+      return result;
+    }
+    std::this_thread::sleep_for(kLookAgain);
+  }
+}
+
+}  // namespace kvonce::runtime

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// store = "auto": this user's kvonced on this host, started when none answers. Processes that start at the same moment agree on
+// one: a file lock decides who starts it, the others wait for it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include <kvonce/runtime.hpp>
+
+namespace kvonce::runtime {
+
+/// "unix:PATH" of a kvonced that listens, by config.connect_timeout. Uses connect_timeout, auto_bytes, auto_idle and kvonced_path.
+/// The store may still end before the caller is connected (idle, or told to): then call again.
+Result<std::string> find_or_start_store(const RuntimeConfig& config);
+
+/// Where this user's kvonced of this wire version listens: in $XDG_RUNTIME_DIR/kvonce, /run/user/UID/kvonce, or a folder of the
+/// user in the system's folder for temporary files; the first whose parent is there. Makes the folder (0700). Empty when it cannot
+/// be trusted (a link, another's, open to others): `why_not` then tells.
+std::string auto_socket_path(std::string* why_not);
+
+/// Who holds the lock PATH.lock beside the socket PATH of a store: it has the socket to itself for as long as it lives.
+struct StoreHolder {
+  bool held = false;
+  std::uint32_t pid = 0;  ///< as the holder wrote it; 0 when it has not yet, and of its own pid namespace
+};
+StoreHolder store_holder(const std::string& socket_path);
+
+/// Whether somebody listens on it right now.
+bool store_listens(const std::string& socket_path);
+
+}  // namespace kvonce::runtime

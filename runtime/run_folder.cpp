@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Where a user's store is found on a host, and who has it.
+#include <cerrno>
+#include <charconv>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <system_error>
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "runtime/auto_store.hpp"
+#include "transport/handshake.hpp"
+
+namespace kvonce::runtime {
+namespace {
+
+std::string system_text(int code) { return std::generic_category().message(code); }
+
+/// Whether `path` is a folder of this user that nobody else may change.
+bool own_folder(const std::string& path, struct stat& found) {
+  return lstat(path.c_str(), &found) == 0 && S_ISDIR(found.st_mode) && found.st_uid == geteuid() &&
+         (found.st_mode & (S_IWGRP | S_IWOTH)) == 0;
+}
+
+/// Makes the folder, or looks at the one that is there. What is wrong with it, or empty.
+std::string secure_folder(const std::string& path) {
+  if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return path + " cannot be made: " + system_text(errno);
+  struct stat found {};
+  if (lstat(path.c_str(), &found) != 0) return path + " cannot be looked at: " + system_text(errno);
+  if (S_ISLNK(found.st_mode)) return path + " is a symbolic link: a folder is needed, remove it";
+  if (!S_ISDIR(found.st_mode)) return path + " is no folder: remove it";
+  if (found.st_uid != geteuid()) {
+    return path + " belongs to user " + std::to_string(found.st_uid) + ", not to user " + std::to_string(geteuid()) +
+           ": set XDG_RUNTIME_DIR to a folder of your own";
+  }
+  if ((found.st_mode & (S_IRWXG | S_IRWXO)) != 0) return path + " is open to others: chmod 700 " + path;
+  return {};
+}
+
+}  // namespace
+
+std::string auto_socket_path(std::string* why_not) {
+  const std::string user = std::to_string(geteuid());
+  std::string folder;
+  struct stat found {};
+  const char* const set = std::getenv("XDG_RUNTIME_DIR");
+  if (set != nullptr && set[0] == '/' && own_folder(set, found)) {
+    folder = std::string(set) + "/kvonce";
+  } else if (own_folder("/run/user/" + user, found)) {
+    folder = "/run/user/" + user + "/kvonce";
+  } else {
+    folder = std::string(P_tmpdir) + "/kvonce-" + user;
+  }
+  std::string wrong = secure_folder(folder);
+  std::string path = folder + "/kvonced-w" + std::to_string(transport::kWireVersion) + ".sock";
+  if (wrong.empty() && path.size() >= sizeof(sockaddr_un{}.sun_path)) {
+    wrong = path + " is longer than the " + std::to_string(sizeof(sockaddr_un{}.sun_path) - 1) +
+            " bytes that the system allows a socket: set XDG_RUNTIME_DIR to a shorter path";
+  }
+  if (wrong.empty()) return path;
+  if (why_not != nullptr) *why_not = std::move(wrong);
+  return {};
+}
+
+StoreHolder store_holder(const std::string& socket_path) {
+  StoreHolder holder;
+  const int file = open((socket_path + ".lock").c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+  if (file < 0) return holder;
+  // Shared and for no longer than this call, so that two that only look do not see one another.
+  holder.held = flock(file, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  char text[32] = {};
+  if (holder.held && pread(file, text, sizeof text - 1, 0) > 0) std::from_chars(text, text + std::strlen(text), holder.pid);
+  close(file);
+  return holder;
+}
+
+bool store_listens(const std::string& socket_path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (socket_path.empty() || socket_path.size() >= sizeof address.sun_path) return false;
+  std::memcpy(address.sun_path, socket_path.c_str(), socket_path.size() + 1);
+  const int socket_fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (socket_fd < 0) return false;
+  // EAGAIN: so many wait to be accepted that there is no room for one more, but it listens.
+  const bool listens = connect(socket_fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 || errno == EAGAIN;
+  close(socket_fd);
+  return listens;
+}
+
+}  // namespace kvonce::runtime

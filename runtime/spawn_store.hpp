@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Finds and starts the program kvonced.
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include <kvonce/runtime.hpp>
+
+namespace kvonce::runtime {
+
+/// The kvonced to start: `wanted`, else $KVONCE_KVONCED, else beside this library or program or in bin beside their folders, else
+/// by PATH. The error names every place.
+Result<std::string> find_store_program(const std::string& wanted);
+
+struct StoreProcess {
+  std::string program;
+  std::vector<std::string> arguments;  ///< --detach and --ready-fd are added
+  std::string log_path;                ///< made anew: its standard output and error
+};
+/// Spawned, never forked: own session, no descriptor, handler or blocked signal of this process. Done when it has said that it is
+/// ready and the process that this one has to wait for is waited for.
+Error start_store_process(const StoreProcess& process, std::chrono::steady_clock::time_point deadline);
+
+}  // namespace kvonce::runtime
