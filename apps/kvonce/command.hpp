@@ -42,5 +42,6 @@ bool interrupted() noexcept;
 
 void add_replay_command(CLI::App& app, CommandChoice& choice);
 void add_bench_commands(CLI::App& app, CommandChoice& choice);
+void add_stop_command(CLI::App& app, CommandChoice& choice);
 
 }  // namespace kvonce::apps

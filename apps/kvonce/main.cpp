@@ -30,6 +30,7 @@ int main(int argc, char** argv) {
   CommandChoice choice;
   add_replay_command(app, choice);
   add_bench_commands(app, choice);
+  add_stop_command(app, choice);
   // After the commands, which would inherit it.
   app.footer("kvonce COMMAND --help tells a command's options. Exit status: 0 done, 1 some items failed, 2 usage or I/O.");
 

@@ -20,6 +20,7 @@ namespace {
 
 using std::chrono::milliseconds;
 using telemetry::Level;
+using telemetry::say;
 using Clock = std::chrono::steady_clock;
 
 constexpr milliseconds kStopTime{5'000};
@@ -27,8 +28,6 @@ constexpr milliseconds kStopTime{5'000};
 constexpr milliseconds kEndMargin{10'000};
 constexpr milliseconds kIdleLookMax{1'000};
 constexpr milliseconds kIdleLookMin{10};
-
-void say(Level level, const std::string& text) { telemetry::say(level, text); }
 
 std::string start_text(const Settings& settings, const StoreStart& start) {
   if (start.warm) return "warm start: " + protocol::format_count(start.restored_objects) + " objects are back";
@@ -85,8 +84,8 @@ class Daemon {
       const milliseconds look = idle.count() == 0 ? milliseconds{-1} : std::clamp(idle / 4, kIdleLookMin, kIdleLookMax);
       const Signals::Request request = signals_.wait(look);
       if (request == Signals::Request::end) {
-        say(Level::info, std::string(signals_.end_signal() == SIGINT ? "SIGINT" : "SIGTERM") + ": ending, within " +
-                             std::to_string(settings_.drain_time.count()) + " ms if copies run on");
+        say(Level::info, std::string(signals_.end_signal() == SIGINT ? "SIGINT" : "SIGTERM") + ": ending; open copies have " +
+                             std::to_string(settings_.drain_time.count()) + " ms");
         return;
       }
       if (request == Signals::Request::reload) {

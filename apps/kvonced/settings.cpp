@@ -28,7 +28,7 @@ constexpr milliseconds kHour = std::chrono::hours{1};
 
 using Apply = decltype(Setting::apply);
 
-std::string quoted(std::string_view text) { return '"' + std::string(text) + '"'; }
+std::string in_quotes(std::string_view text) { return '"' + std::string(text) + '"'; }
 
 /// A value from `min` to `max`, or 0 where that means something else.
 Apply bytes(std::uint64_t& (*field)(Settings&), std::uint64_t min, std::uint64_t max, bool or_zero = false) {
@@ -67,9 +67,9 @@ Apply duration(milliseconds& (*field)(Settings&), milliseconds min, milliseconds
     const auto parsed = protocol::parse_duration(text, min, max);
     if (!parsed) return parsed.error;
     const auto whole = std::chrono::duration_cast<milliseconds>(parsed.value);
-    if (whole != parsed.value) return quoted(text) + " is finer than the allowed whole milliseconds";
+    if (whole != parsed.value) return in_quotes(text) + " is finer than the allowed whole milliseconds";
     field(settings) = whole;
-    settled = quoted(duration_text(whole));
+    settled = in_quotes(duration_text(whole));
     return {};
   };
 }
@@ -77,20 +77,18 @@ Apply duration(milliseconds& (*field)(Settings&), milliseconds min, milliseconds
 Apply yes_or_no(bool& (*field)(Settings&)) {
   return [=](std::string_view text, Settings& settings, std::string& settled, std::string&) -> std::string {
     const bool yes = text == "yes" || text == "true" || text == "on";
-    if (!yes && text != "no" && text != "false" && text != "off") return quoted(text) + " is not allowed; allowed are yes and no";
+    if (!yes && text != "no" && text != "false" && text != "off") return in_quotes(text) + " is not allowed; allowed are yes and no";
     field(settings) = yes;
     settled = yes ? "true" : "false";
     return {};
   };
 }
 
-std::string quoted_path(std::string_view path) { return quoted(path); }
-
 /// Two characters that the file format has no way to write.
 std::string unwritable(std::string_view text) {
   return text.find_first_of("\"\n\\") == std::string_view::npos
              ? std::string()
-             : quoted(text) + " is not allowed; allowed are paths without quotes, backslashes and line ends";
+             : in_quotes(text) + " is not allowed; allowed are paths without quotes, backslashes and line ends";
 }
 
 std::string apply_socket(std::string_view text, Settings& settings, std::string& settled, std::string& note) {
@@ -106,10 +104,10 @@ std::string apply_socket(std::string_view text, Settings& settings, std::string&
   path = fs::absolute(path).lexically_normal().string();
   constexpr std::size_t kMost = sizeof(sockaddr_un{}.sun_path) - 1;
   if (path.size() > kMost)
-    return quoted(path) + " has " + std::to_string(path.size()) + " bytes; the system allows a socket's path " + std::to_string(kMost);
+    return in_quotes(path) + " has " + std::to_string(path.size()) + " bytes; the system allows a socket's path " + std::to_string(kMost);
   settings.socket = path;
   settings.runtime.serve = "unix:" + path;
-  settled = quoted_path(path);
+  settled = in_quotes(path);
   return {};
 }
 
@@ -123,7 +121,7 @@ std::string apply_memory(std::string_view text, Settings& settings, std::string&
     if (available == 0) return "the system does not tell how much memory is available: a size is needed, such as 4GiB";
     value = static_cast<std::uint64_t>(static_cast<double>(available) * share.value) / kUnit * kUnit;
     note = std::string(text) + " of the " + protocol::format_bytes(available) + " available";
-    if (value < kMiB) return quoted(text) + " is " + note + ", less than the allowed 1 MiB";
+    if (value < kMiB) return in_quotes(text) + " is " + note + ", less than the allowed 1 MiB";
   } else {
     const auto parsed = protocol::parse_bytes(text, kMiB, 64 * kTiB);
     if (!parsed) return parsed.error + ", or a share of what is available, such as 25%";
@@ -138,20 +136,20 @@ std::string apply_memory(std::string_view text, Settings& settings, std::string&
 std::string apply_arena_file(std::string_view text, Settings& settings, std::string& settled, std::string&) {
   if (std::string wrong = unwritable(text); !wrong.empty()) return wrong;
   settings.runtime.arena_file = text.empty() ? std::string() : fs::absolute(text).lexically_normal().string();
-  settled = quoted_path(settings.runtime.arena_file);
+  settled = in_quotes(settings.runtime.arena_file);
   return {};
 }
 
 std::string apply_numa(std::string_view text, Settings& settings, std::string& settled, std::string&) {
   if (text == "none") {
     settings.runtime.numa_node = -1;
-    settled = quoted(text);
+    settled = in_quotes(text);
     return {};
   }
   const auto parsed = protocol::parse_u64(text, 0, 1023);
   if (!parsed) return parsed.error + ", or none";
   if (!fs::exists("/sys/devices/system/node/node" + std::to_string(parsed.value)))
-    return quoted(text) + " is no node of this machine; /sys/devices/system/node lists them";
+    return in_quotes(text) + " is no node of this machine; /sys/devices/system/node lists them";
   settings.runtime.numa_node = static_cast<int>(parsed.value);
   settled = std::to_string(parsed.value);
   return {};
@@ -161,10 +159,10 @@ std::string apply_group(std::string_view text, Settings& settings, std::string& 
   if (!text.empty()) {
     const std::string name(text);
     const auto number = protocol::parse_u64(text, 0, std::numeric_limits<gid_t>::max() - 1);
-    if (!number && getgrnam(name.c_str()) == nullptr) return quoted(text) + " is no group of this system; allowed are a name and a number";
+    if (!number && getgrnam(name.c_str()) == nullptr) return in_quotes(text) + " is no group of this system; allowed are a name and a number";
   }
   settings.runtime.serve_group = text;
-  settled = quoted(text);
+  settled = in_quotes(text);
   return {};
 }
 
@@ -172,15 +170,15 @@ std::string apply_level(std::string_view text, Settings& settings, std::string& 
   if (text == "error") settings.log_level = telemetry::Level::error;
   else if (text == "warning") settings.log_level = telemetry::Level::warning;
   else if (text == "info") settings.log_level = telemetry::Level::info;
-  else return quoted(text) + " is not allowed; allowed are error, warning and info";
-  settled = quoted(text);
+  else return in_quotes(text) + " is not allowed; allowed are error, warning and info";
+  settled = in_quotes(text);
   return {};
 }
 
 std::string apply_policy(std::string_view text, Settings& settings, std::string& settled, std::string&) {
-  if (text != "lru") return quoted(text) + " is unknown; allowed is lru";
+  if (text != "lru") return in_quotes(text) + " is unknown; allowed is lru";
   settings.runtime.policy = text;
-  settled = quoted(text);
+  settled = in_quotes(text);
   return {};
 }
 
@@ -285,7 +283,7 @@ std::string nearest_setting(std::string_view given) {
 }
 
 std::string unknown_setting(std::string_view given) {
-  std::string text = quoted(given) + " is no setting";
+  std::string text = in_quotes(given) + " is no setting";
   if (const std::string near = nearest_setting(given); !near.empty()) text += "; the nearest is " + near;
   text += "; allowed are ";
   for (const Setting& setting : all_settings()) text += (&setting == &all_settings().front() ? "" : ", ") + std::string(setting.name);
