@@ -56,12 +56,12 @@ struct Welcome {
 
 enum class RefuseReason : std::uint32_t {
   none = 0,
-  bad_hello,    // not a well-formed hello, or one with values that are not allowed, or a repeated one
+  bad_hello,    // not a well-formed hello, or one with values that are not allowed
   version,      // another wire version
   credentials,  // neither the server's user nor its group, or another process's descriptor
   too_many,     // clients, handshakes at a time, or failed handshakes
   draining,     // the server is stopping
-  duplicate,    // a client with this id is connected
+  duplicate,    // a client with this id is connected, or this (client, nonce) has been used
   not_ready,    // the server is still starting, or out of descriptors for the moment
 };
 inline constexpr std::uint32_t kRefuseReasonCount = 8;

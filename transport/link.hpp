@@ -71,6 +71,7 @@ class Link {
   // -- for the threads that wait on a link (LinkServer, LinkReader) -------------------------------------------------------------
 
   int socket_fd() const;
+  int process_fd() const;  // at the client: readable when the server's process has ended; -1: none
   int bell_fd() const;  // becomes readable when the other end rings; see drain_bell()
   // Empties the client's bell. The server's bell is never read: its descriptor is shared with the client, which can make reads
   // of it block; the server waits for it edge-triggered instead.
@@ -82,7 +83,8 @@ class Link {
   bool flush();
   // Ends the link for this reason unless it has ended before.
   void finish(LinkEnd end);
-  // Gives up descriptors and mapping, once it has ended; waits for calls that other threads are in.
+  // Gives up descriptors and mapping, once it has ended (take them out of any epoll set before); waits for calls that other
+  // threads are in. Not from within `take`.
   void retire();
 
  private:

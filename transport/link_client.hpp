@@ -34,7 +34,8 @@ Connected connect_link(const std::string& path, const Hello& hello, std::chrono:
 std::uint64_t own_start_time();
 
 // A thread that waits on the bell and the socket. `frame` false: the link ends as broken. `turn_over` after each round of frames.
-// `ended` once, last, after all that the server sent before it closed has been handed to `frame`. None may throw.
+// `ended` once, last, after all that the server sent before it closed has been handed to `frame`; the link is retired by then.
+// None may throw or block. Throws std::system_error when the system has no thread or no descriptor for it.
 class LinkReader {
  public:
   using Frame = std::function<bool(std::string_view)>;
