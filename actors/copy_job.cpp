@@ -152,7 +152,7 @@ bool CopyJob::verify(std::size_t index, std::span<const std::uint64_t> sums) {
   // was not given to anybody in between.
   std::atomic_thread_fence(std::memory_order_acquire);
   const protocol::IndexReader& reader = arena_.readers[item.partition];
-  good = good && protocol::slot_is(check.header, item.location.epoch, reader.incarnation()) &&
+  good = good && protocol::slot_is(check.header, item.location.epoch, reader.slot_incarnation()) &&
          reader.generation(item.ns, item.store_pool) == item.generation;
   outcomes[index] = good ? CopyOutcome::done : CopyOutcome::mismatch;
   note_finished(index);

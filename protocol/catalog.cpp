@@ -367,6 +367,34 @@ void Catalog::apply(const CatalogUpdate& update) {
   }
 }
 
+std::vector<CatalogUpdate> Catalog::history() const {
+  std::vector<CatalogUpdate> updates;
+  for (std::size_t ns = 0; ns < namespaces_.size(); ++ns) {
+    CatalogUpdate update;
+    update.kind = CatalogUpdate::Kind::ns;
+    update.ns = static_cast<NamespaceId>(ns);
+    update.text = namespaces_[ns].text;
+    updates.push_back(update);
+    update.kind = CatalogUpdate::Kind::pool;
+    update.text.clear();
+    for (std::size_t pool = 0; pool < namespaces_[ns].pools.size(); ++pool) {
+      update.pool = static_cast<PoolId>(pool);
+      update.info = namespaces_[ns].pools[pool];
+      update.generation = update.info.generation;
+      updates.push_back(update);
+    }
+  }
+  for (std::size_t group = 0; group < groups_.size(); ++group) {
+    CatalogUpdate update;
+    update.kind = CatalogUpdate::Kind::group;
+    update.ns = groups_[group].ns;
+    update.group = static_cast<GroupId>(group);
+    update.group_info = groups_[group];
+    updates.push_back(std::move(update));
+  }
+  return updates;
+}
+
 const NamespaceInfo* Catalog::find_namespace(NamespaceId ns) const {
   return ns < namespaces_.size() ? &namespaces_[ns] : nullptr;
 }

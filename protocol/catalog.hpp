@@ -110,6 +110,9 @@ class Catalog {
 
   void apply(const CatalogUpdate& update);
 
+  /// The updates that make this catalog from an empty one.
+  std::vector<CatalogUpdate> history() const;
+
   // Reading.
   const NamespaceInfo* find_namespace(NamespaceId ns) const;
   const PoolInfo* find_pool(NamespaceId ns, PoolId pool) const;

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "protocol/eviction_order.hpp"
 
+#include <algorithm>
+
 namespace kvonce::protocol {
 
 namespace {
 
-constexpr std::uint32_t kCheckpointBit = 0x8000'0000U;
+constexpr std::uint32_t kCheckpointBit = EvictionOrder::kCheckpointNode;
 // Stands in `prev` of a node that is in no list; kNone there is a list's head.
 constexpr std::uint32_t kUnlinked = 0xffff'fffeU;
 
@@ -103,6 +105,11 @@ void EvictionOrder::release(GroupId g) {
 // -- touches ---------------------------------------------------------------------------------------------------------
 
 std::uint64_t EvictionOrder::begin_touch() {
+  open_group(last_stamp_ + 1);
+  return last_stamp_;
+}
+
+void EvictionOrder::open_group(std::uint64_t stamp) {
   if (groups_[newest_].nodes != 0) {
     if (free_group_ != kNone) {
       newest_ = free_group_;
@@ -113,8 +120,7 @@ std::uint64_t EvictionOrder::begin_touch() {
       groups_.emplace_back();
     }
   }
-  groups_[newest_].stamp = ++last_stamp_;
-  return last_stamp_;
+  groups_[newest_].stamp = last_stamp_ = stamp;
 }
 
 void EvictionOrder::touch(Link n) {
@@ -221,6 +227,60 @@ std::uint64_t EvictionOrder::stamp(RecordId record) const {
 std::uint64_t EvictionOrder::checkpoint_stamp(RecordId record) const {
   const Link n = checkpoint_link(record);
   return n == kNone ? 0 : groups_[place(n, kGroup)].stamp;
+}
+
+// -- later lives -----------------------------------------------------------------------------------------------------
+
+EvictionOrder::Saved EvictionOrder::save() const {
+  Saved saved;
+  saved.newest_stamp = last_stamp_;
+  std::vector<std::pair<std::uint64_t, Link>> others;  // by stamp: known, but no candidates
+  const auto look = [&](Link n) {
+    if (place(n, kGroup) != kNone && !linked(n)) others.emplace_back(groups_[place(n, kGroup)].stamp, n);
+  };
+  index_.for_each([&](RecordId record) {
+    look(record);
+    if (const Link n = checkpoint_link(record); n != kNone) look(n);
+  });
+  std::sort(others.begin(), others.end());
+  const auto name = [this](Link n) { return n & kCheckpointBit ? checkpoints_[n & ~kCheckpointBit].record | kCheckpointNode : n; };
+  auto other = others.begin();
+  auto candidates = with_candidates_.begin();
+  while (other != others.end() || candidates != with_candidates_.end()) {
+    Saved::Group group;
+    group.stamp = ~std::uint64_t{0};
+    if (other != others.end()) group.stamp = other->first;
+    if (candidates != with_candidates_.end()) group.stamp = std::min(group.stamp, candidates->first);
+    if (candidates != with_candidates_.end() && candidates->first == group.stamp) {
+      for (Link n = groups_[candidates->second].head; n != kNone; n = place(n, kNext), ++group.candidates) saved.nodes.push_back(name(n));
+      ++candidates;
+    }
+    group.nodes = group.candidates;
+    for (; other != others.end() && other->first == group.stamp; ++other, ++group.nodes) saved.nodes.push_back(name(other->second));
+    saved.groups.push_back(group);
+  }
+  return saved;
+}
+
+bool EvictionOrder::restore(const Saved& saved) {
+  std::size_t at = 0;
+  for (const Saved::Group& group : saved.groups) {
+    if (group.stamp <= last_stamp_ || group.candidates > group.nodes || group.nodes > saved.nodes.size() - at) return false;
+    open_group(group.stamp);
+    // Last first: each candidate then goes to the head of its list, and equals keep their order.
+    for (std::size_t i = group.nodes; i-- > 0;) {
+      const std::uint32_t node = saved.nodes[at + i];
+      const RecordId record = node & ~kCheckpointNode;
+      const bool checkpoint = (node & kCheckpointNode) != 0;
+      if (!index_.in_use(record) || (checkpoint ? has_checkpoint(record) : index_.field(record, kGroup) != kNone)) return false;
+      checkpoint ? touch_checkpoint(record) : touch_page(record);
+      if (i < group.candidates) checkpoint ? set_checkpoint_candidate(record, true) : set_page_candidate(record, true);
+    }
+    at += group.nodes;
+  }
+  if (at != saved.nodes.size() || saved.newest_stamp < last_stamp_) return false;
+  if (saved.newest_stamp > last_stamp_) open_group(saved.newest_stamp);
+  return true;
 }
 
 }  // namespace kvonce::protocol

@@ -52,6 +52,22 @@ class EvictionOrder {
   std::uint64_t stamp(RecordId) const;
   std::uint64_t checkpoint_stamp(RecordId) const;
 
+  /// All of it in a form that needs no record field: for a later life.
+  struct Saved {
+    struct Group {
+      std::uint64_t stamp = 0;
+      std::uint32_t nodes = 0;
+      std::uint32_t candidates = 0;  // the first of its nodes, in their order
+    };
+    std::uint64_t newest_stamp = 0;
+    std::vector<Group> groups;         // by stamp
+    std::vector<std::uint32_t> nodes;  // of one group after another: a record, with kCheckpointNode its checkpoint
+  };
+  static constexpr std::uint32_t kCheckpointNode = 0x8000'0000U;
+  Saved save() const;
+  /// Into a fresh order, over an index whose record fields are as at insert(). False when it contradicts the index or itself.
+  bool restore(const Saved& saved);
+
   /// Groups that some node refers to (and the newest), for checks and telemetry.
   std::uint32_t groups() const noexcept { return static_cast<std::uint32_t>(groups_.size()) - free_groups_; }
 
@@ -79,6 +95,7 @@ class EvictionOrder {
   bool linked(Link) const noexcept;
   std::uint64_t rank(Link) const noexcept;
 
+  void open_group(std::uint64_t stamp);
   void link(Link);
   void unlink(Link);
   void touch(Link);

@@ -22,6 +22,15 @@ class GhostList {
   /// The page is stored again. False when it was not remembered.
   bool erase(std::uint64_t fingerprint);
 
+  /// Calls f for each fingerprint, oldest first.
+  template <class F>
+  void for_each(F&& f) const {
+    for (std::size_t i = 0; i < ring_.size(); ++i) {
+      const std::size_t at = (next_ + i) % ring_.size();
+      if (table_[find(ring_[at])] == at) f(ring_[at]);
+    }
+  }
+
   std::uint32_t size() const noexcept { return size_; }
   std::uint32_t capacity() const noexcept { return capacity_; }
 

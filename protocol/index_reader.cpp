@@ -136,6 +136,7 @@ IndexReader::IndexReader(const std::byte* region, std::uint64_t region_bytes) {
     return;
   region_ = region;
   incarnation_ = peek(header.incarnation);
+  slot_incarnation_ = peek(header.slot_incarnation);
   limits_ = limits;
   bucket_count_ = s.bucket_count;
   pools_ = s.pools;

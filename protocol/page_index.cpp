@@ -13,7 +13,8 @@ using namespace layout;
 
 class PageIndex::Change {
  public:
-  explicit Change(Hot& hot) noexcept : hot_(hot), seq_(own(hot.seq)) { put(hot_.seq, seq_ + 1); }
+  // Even before, whatever was found there: an odd one would keep readers away for ever.
+  explicit Change(Hot& hot) noexcept : hot_(hot), seq_(own(hot.seq) & ~1U) { put(hot_.seq, seq_ + 1); }
   ~Change() { put(hot_.seq, seq_ + 2); }
   Change(const Change&) = delete;
   Change& operator=(const Change&) = delete;
@@ -30,13 +31,7 @@ PageIndex::PageIndex(std::byte* region, const IndexLimits& limits, Incarnation i
   assert(limits.max_pages <= kMaxRecords);
   assert(reinterpret_cast<std::uintptr_t>(region) % alignof(Bucket) == 0);
   const Sections s = Sections::of(limits);
-  bucket_count_ = s.bucket_count;
-  pools_ = reinterpret_cast<Pool*>(region + s.pools);
-  buckets_ = reinterpret_cast<Bucket*>(region + s.buckets);
-  hot_ = reinterpret_cast<Hot*>(region + s.hot);
-  fields_ = reinterpret_cast<std::uint32_t*>(region + s.cold);
-  members_ = reinterpret_cast<layout::Member*>(region + s.members);
-  extents_ = reinterpret_cast<ExtentBlock*>(region + s.extents);
+  place_sections();
 
   auto& header = *reinterpret_cast<Header*>(region);
   put(header.version, kVersion);
@@ -44,6 +39,7 @@ PageIndex::PageIndex(std::byte* region, const IndexLimits& limits, Incarnation i
   put(header.max_members, limits.max_members);
   put(header.max_extent_blocks, limits.max_extent_blocks);
   put(header.incarnation, incarnation);
+  put(header.slot_incarnation, incarnation);
   put(header.pools, s.pools);
   put(header.buckets, s.buckets);
   put(header.hot, s.hot);
@@ -52,6 +48,17 @@ PageIndex::PageIndex(std::byte* region, const IndexLimits& limits, Incarnation i
   put(header.extents, s.extents);
   put(header.total, s.total);
   put(header.magic, kMagic);
+}
+
+void PageIndex::place_sections() noexcept {
+  const Sections s = Sections::of(limits_);
+  bucket_count_ = s.bucket_count;
+  pools_ = reinterpret_cast<Pool*>(region_ + s.pools);
+  buckets_ = reinterpret_cast<Bucket*>(region_ + s.buckets);
+  hot_ = reinterpret_cast<Hot*>(region_ + s.hot);
+  fields_ = reinterpret_cast<std::uint32_t*>(region_ + s.cold);
+  members_ = reinterpret_cast<layout::Member*>(region_ + s.members);
+  extents_ = reinterpret_cast<ExtentBlock*>(region_ + s.extents);
 }
 
 IndexReader PageIndex::reader() const { return IndexReader(region_, region_bytes(limits_)); }
@@ -85,8 +92,8 @@ void PageIndex::set_pool(NamespaceId ns, PoolId pool, std::uint32_t shards, HitP
 }
 
 bool PageIndex::full(RecordId record, PoolId pool) const noexcept {
-  std::uint32_t published = 0;
-  for (MemberId id = own(hot(record).first_member); id != kNone; id = own(members_[id].next))
+  std::uint32_t published = 0, steps = 0;
+  for (MemberId id = first_member(record); id != kNone && steps < member_high_water_; id = next_member(id), ++steps)
     published += (own(members_[id].info) & (kPoolMask | kStateMask)) == (pool | state_bits(MemberState::published));
   const std::uint32_t shards = own(pool_entry(ns(record), pool).shards);
   return shards != 0 && published == shards;
@@ -244,7 +251,10 @@ PageHash PageIndex::hash(RecordId record) const {
   return PageHash{{own(h.hash[0]), own(h.hash[1]), own(h.hash[2]), own(h.hash[3])}};
 }
 NamespaceId PageIndex::ns(RecordId record) const { return static_cast<NamespaceId>(own(hot(record).name)); }
-RecordId PageIndex::parent(RecordId record) const { return own(hot(record).parent); }
+RecordId PageIndex::parent(RecordId record) const {
+  const RecordId parent = own(hot(record).parent);
+  return parent < record_high_water_ ? parent : kNone;
+}
 std::uint32_t PageIndex::depth(RecordId record) const { return own(hot(record).depth); }
 std::uint32_t PageIndex::children(RecordId record) const { return own(hot(record).children); }
 std::uint64_t PageIndex::full_pools(RecordId record) const { return own(hot(record).full_pools); }
@@ -262,7 +272,8 @@ void PageIndex::set_parent(RecordId record, RecordId parent) {
 // -- members ---------------------------------------------------------------------------------------------------------
 
 MemberId PageIndex::find_member(RecordId record, PoolId pool, std::uint32_t shard) const {
-  for (MemberId id = own(hot(record).first_member); id != kNone; id = own(members_[id].next)) {
+  std::uint32_t steps = 0;
+  for (MemberId id = first_member(record); id != kNone && steps < member_high_water_; id = next_member(id), ++steps) {
     const std::uint32_t info = own(members_[id].info);
     if ((info & kPlaceMask) == place(pool, shard) && (info & kStateMask) != state_bits(MemberState::zombie)) return id;
   }
@@ -275,8 +286,15 @@ PageIndex::MemberRef PageIndex::member(MemberId id) const {
   return {id, info.pool, info.shard, info.state, info.level, own(members_[id].epoch)};
 }
 
-MemberId PageIndex::first_member(RecordId record) const { return own(hot(record).first_member); }
-MemberId PageIndex::next_member(MemberId id) const { return own(members_[id].next); }
+// The region can be written to by others: no number in it is followed out of its table.
+MemberId PageIndex::first_member(RecordId record) const {
+  const MemberId id = own(hot(record).first_member);
+  return id < member_high_water_ ? id : kNone;
+}
+MemberId PageIndex::next_member(MemberId id) const {
+  const MemberId next = own(members_[id].next);
+  return next < member_high_water_ ? next : kNone;
+}
 
 MemberId PageIndex::add_claimed(RecordId record, PoolId pool, std::uint32_t shard, std::uint32_t claim) {
   assert(in_use(record));
@@ -354,7 +372,9 @@ storage::Slot PageIndex::slot_of(MemberId id) const {
   const std::uint64_t location = own(members_[id].location);
   storage::Slot slot;
   slot.count = info.extents;
-  if (info.extents == 1)
+  if (info.extents > storage::kMaxExtents || (info.extents > 1 && location >= extent_high_water_))
+    slot.count = 0;
+  else if (info.extents == 1)
     slot.extents[0] = unpack(location);
   else
     for (std::uint32_t i = 0; i < info.extents; ++i) slot.extents[i] = unpack(own(extents_[location].extents[i]));
@@ -364,6 +384,7 @@ storage::Slot PageIndex::slot_of(MemberId id) const {
 void PageIndex::free_extents(MemberId id) noexcept {
   if (unpack_info(own(members_[id].info)).extents <= 1) return;
   const auto block = static_cast<std::uint32_t>(own(members_[id].location));
+  if (block >= extent_high_water_) return;
   put(extents_[block].extents[0], std::uint64_t{free_extent_});
   free_extent_ = block;
 }
@@ -374,8 +395,9 @@ void PageIndex::drop_member(RecordId record, MemberId id) {
   assert(info.state != MemberState::free);
   const Change change(h);
   std::uint32_t* link = &h.first_member;
-  while (own(*link) != id) {
+  for (std::uint32_t steps = 0; own(*link) != id; ++steps) {
     assert(own(*link) != kNone);
+    if (own(*link) >= member_high_water_ || steps == member_high_water_) return;  // a broken chain: the entry is lost, nothing else
     link = &members_[own(*link)].next;
   }
   put(*link, own(members_[id].next));

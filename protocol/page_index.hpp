@@ -11,6 +11,8 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "protocol/key.hpp"
 #include "storage/extent_allocator.hpp"
@@ -57,6 +59,8 @@ class IndexReader {
   IndexReader(const std::byte* region, std::uint64_t region_bytes);
   bool valid() const noexcept { return region_ != nullptr; }  // magic, version and offsets are plausible
   Incarnation incarnation() const noexcept { return incarnation_; }
+  /// What the headers of this index's slots carry. Epochs never repeat, so (epoch, this) names one object over all lives.
+  Incarnation slot_incarnation() const noexcept { return slot_incarnation_; }
   ReadStatus page(NamespaceId ns, const PageHash& page, PageView* out) const;
   ReadStatus locate(NamespaceId ns, const PageHash& page, PoolId pool, std::uint32_t shard, ObjectLocation* out) const;
   /// Has a page's cache lines on their way before locate() needs them: stage 0 the bucket, 1 the record, 2 its first object.
@@ -76,6 +80,7 @@ class IndexReader {
   struct Access;
   const std::byte* region_ = nullptr;  // nothing: not valid, every page is absent
   Incarnation incarnation_ = 0;
+  Incarnation slot_incarnation_ = 0;
   IndexLimits limits_;
   std::uint32_t bucket_count_ = 0;
   std::uint64_t pools_ = 0, buckets_ = 0, hot_ = 0, members_ = 0, extents_ = 0;  // byte offsets
@@ -96,6 +101,23 @@ class PageIndex {
   static std::uint64_t region_bytes(const IndexLimits& limits);
   /// Formats the region: fresh, zeroed memory of region_bytes(limits), aligned to 64 bytes, that outlives this.
   PageIndex(std::byte* region, const IndexLimits& limits, Incarnation incarnation);
+
+  // -- later lives ---------------------------------------------------------------------------------------------------
+  /// What the owner knows of its region that does not lie in it.
+  struct Marks {
+    std::uint32_t records = 0;
+    std::uint32_t record_limit = 0, member_limit = 0, extent_limit = 0;  // numbers below have been used at some time
+    Incarnation incarnation = 0, slot_incarnation = 0;
+    std::uint64_t digest = 0;  // over everything in use, as it lies in the region
+  };
+  Marks marks() const;
+  /// Touches nothing: take_over() comes next.
+  struct Adopt {};
+  PageIndex(Adopt, std::byte* region, const IndexLimits& limits);
+  /// The region as an earlier life left it, under a new incarnation. Every offset and number is checked, what the hash table
+  /// and the lists of free entries say is made anew; the record fields are as at insert(). Empty, or why it cannot be; then
+  /// neither this nor the region may be used.
+  std::string take_over(const Marks& marks, Incarnation incarnation);
 
   IndexReader reader() const;
 
@@ -155,7 +177,7 @@ class PageIndex {
   void set_level(RecordId, MemberId, AckLevel level);
   /// published -> zombie (not visible any more; full_pools updated). The slot stays known.
   void make_zombie(RecordId, MemberId);
-  storage::Slot slot_of(MemberId) const;                     // published or zombie
+  storage::Slot slot_of(MemberId) const;                     // published or zombie; of no extent when the entry is nonsense
   /// Takes the member out of its record (any state) and frees the entry; full_pools updated.
   void drop_member(RecordId, MemberId);
 
@@ -170,6 +192,8 @@ class PageIndex {
   RecordId record_limit() const noexcept { return record_high_water_; }
 
  private:
+  void place_sections() noexcept;
+  std::string check_record(RecordId, std::vector<bool>& members_seen, std::vector<bool>& extents_seen) const;
   class Change;  // the time in which a record's sequence is odd
   layout::Hot& hot(RecordId) const noexcept;
   layout::Pool& pool_entry(NamespaceId ns, PoolId pool) const noexcept;
@@ -181,7 +205,7 @@ class PageIndex {
 
   std::byte* region_;
   IndexLimits limits_;
-  std::uint32_t bucket_count_;
+  std::uint32_t bucket_count_ = 0;
   layout::Pool* pools_;
   layout::Bucket* buckets_;
   layout::Hot* hot_;

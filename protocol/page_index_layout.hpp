@@ -18,7 +18,7 @@
 namespace kvonce::protocol::layout {
 
 inline constexpr std::uint64_t kMagic = 0x5849'4543'4e4f'564bULL;  // "KVONCEIX" in memory order
-inline constexpr std::uint32_t kVersion = 1;
+inline constexpr std::uint32_t kVersion = 2;
 inline constexpr std::uint64_t kSectionAlign = 4096;
 // Record ids keep their top bit clear: the eviction order marks its checkpoint nodes with it.
 inline constexpr std::uint32_t kMaxRecords = 0x7fffffffU;
@@ -49,6 +49,7 @@ struct Header {
   std::uint32_t max_members;
   std::uint32_t max_extent_blocks;
   std::uint64_t incarnation;
+  std::uint64_t slot_incarnation;  // stamped into slots: the first life's; a life that takes the region over keeps it
   std::uint64_t pools, buckets, hot, cold, members, extents, total;  // byte offsets, then the region's bytes in use
 };
 

@@ -55,7 +55,7 @@ std::string StoreCore::Impl::audit() const {
         slots += slot_bytes;
         (checkpoint ? checkpoints : pages) = true;
         const SlotHeader* header = header_of(index.slot_of(m), *shape);
-        if (!slot_is(header, member.epoch, config.incarnation)) wrong = "a readable object's slot header is another's";
+        if (!slot_is(header, member.epoch, slot_incarnation)) wrong = "a readable object's slot header is another's";
       } else {
         reserved += shape->payload_bytes();
         reserved_slot_bytes += slot_bytes;

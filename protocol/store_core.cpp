@@ -28,12 +28,14 @@ void StoreActions::clear() {
   events.clear();
 }
 
-StoreCore::Impl::Impl(const StoreConfig& config_in)
+StoreCore::Impl::Impl(const StoreConfig& config_in, bool adopt)
     : config(config_in),
-      index(config_in.arena + config_in.index_offset, config_in.index, config_in.incarnation),
+      index(adopt ? PageIndex(PageIndex::Adopt{}, config_in.arena + config_in.index_offset, config_in.index)
+                  : PageIndex(config_in.arena + config_in.index_offset, config_in.index, config_in.incarnation)),
       order(index),
       ghost(config_in.ghost_entries),
       allocator(config_in.slots_offset, config_in.slots_bytes),
+      slot_incarnation(config_in.incarnation),
       last_epoch(config_in.faults.restart_epochs ? 0 : config_in.first_epoch) {
   // Epochs are unique over the partitions of a store: each counts in steps of their number.
   const std::uint64_t parts = std::max<std::uint32_t>(config.partitions, 1);
@@ -219,11 +221,12 @@ void StoreCore::Impl::scan(Time now, StoreActions& out) {
 // -- StoreCore -----------------------------------------------------------------------------------------------------------
 
 StoreCore::StoreCore(const StoreConfig& config) : impl_(std::make_unique<Impl>(config)) {}
+StoreCore::StoreCore(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 StoreCore::~StoreCore() = default;
 
 std::uint64_t StoreCore::index_bytes(const IndexLimits& limits) { return PageIndex::region_bytes(limits); }
 
-void StoreCore::client_joined(ClientId client, EngineId engine, Time) {
+void StoreCore::client_joined(ClientId client, EngineId engine, Time, std::uint32_t, std::uint64_t) {
   if (!impl_->clients.emplace(client, engine).second) return;
   Engine& e = impl_->engines[engine];
   ++e.clients;
@@ -241,6 +244,8 @@ void StoreCore::client_left(ClientId client, bool fenced, Time now, StoreActions
     if (e.clients > 0 && --e.clients == 0) e.gone_at = now;
     s.clients.erase(found);
   }
+  const bool may_write = std::any_of(s.quarantine.begin(), s.quarantine.end(), [&](const auto& q) { return q.second.client == client; });
+  if (!may_write) s.processes.erase(client);
   s.finish_flushes(out);
   s.flush_replies(out);
 }
@@ -258,7 +263,23 @@ void StoreCore::client_fenced(ClientId client, Time, StoreActions& out) {
       ++it;
     }
   }
+  if (!s.clients.contains(client)) s.processes.erase(client);
   s.flush_replies(out);
+}
+
+void StoreCore::process_fenced(std::uint32_t pid, std::uint64_t start_time, Time now, StoreActions& out) {
+  if (pid == 0) return;
+  std::vector<ClientId> gone;
+  for (const auto& [client, process] : impl_->processes)
+    if (process.pid == pid && process.start_time == start_time) gone.push_back(client);
+  for (const ClientId client : gone) client_fenced(client, now, out);
+}
+
+std::vector<ClientProcess> StoreCore::quarantined_processes() const {
+  std::vector<ClientProcess> waiting;
+  for (const auto& [client, process] : impl_->processes)
+    if (!impl_->clients.contains(client)) waiting.push_back(process);
+  return waiting;
 }
 
 void StoreCore::attach(const AttachSender& sender, Time) {

@@ -9,6 +9,8 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "protocol/catalog.hpp"
@@ -109,6 +111,14 @@ struct AttachPool {
   bool attached = true;  // false: unregistered
 };
 
+/// A process that may still write to quarantined slots. pid 0: not known.
+struct ClientProcess {
+  ClientId client = 0;
+  std::uint32_t pid = 0;
+  std::uint64_t start_time = 0;  // clock ticks since boot: with it, a pid names one process of this boot
+  friend bool operator==(const ClientProcess&, const ClientProcess&) = default;
+};
+
 /// What the shell has to do after an event. Reused from event to event: cleared by the shell after it has acted.
 struct StoreActions {
   struct ToSender {
@@ -140,12 +150,17 @@ class StoreCore {
   static std::uint64_t index_bytes(const IndexLimits& limits);
 
   // -- membership ----------------------------------------------------------------------------------------------------
-  void client_joined(ClientId client, EngineId engine, Time now);
+  /// `pid` and `start_time` name its process: what fences it in a later life of the store. 0: not known.
+  void client_joined(ClientId client, EngineId engine, Time now, std::uint32_t pid = 0, std::uint64_t start_time = 0);
   /// The connection has ended: waits and grants of its senders end; leases go with the engine's last connection.
   /// `fenced`: the process is known to be gone or to write nothing any more, so its quarantined slots are free.
   void client_left(ClientId client, bool fenced, Time now, StoreActions& out);
-  /// Later news of a client that had left unfenced.
+  /// Later news of a client that had left unfenced; also of one of an earlier life that says, as it joins, that it writes nothing.
   void client_fenced(ClientId client, Time now, StoreActions& out);
+  /// The process has ended: that fences all clients that it was, of this life and earlier ones.
+  void process_fenced(std::uint32_t pid, std::uint64_t start_time, Time now, StoreActions& out);
+  /// Who is waited for: clients that have left, or are of an earlier life, and have slots in quarantine.
+  std::vector<ClientProcess> quarantined_processes() const;
   void attach(const AttachSender& sender, Time now);
   void attach_pool(const AttachPool& pool, Time now);
   void detach(SenderId sender, bool fenced, Time now, StoreActions& out);
@@ -177,6 +192,25 @@ class StoreCore {
   StoreStats stats() const;
   IndexReader reader() const;
 
+  // -- later lives (store_snapshot.cpp) ------------------------------------------------------------------------------
+  /// From now on nothing is granted: who waits for a grant, or announces what is not stored, hears rejected(busy). Open grants
+  /// may land, lookups and loads go on. There is no way back.
+  void freeze(Time now, StoreActions& out);
+  /// Copies that may still be running and whose sender can still say that they have ended.
+  std::uint64_t open_writes() const;
+  /// Everything that a later life needs beside the arena. Not in it, and made anew: verification (samples, the first keys of
+  /// each engine and pool, which pools were compared), counters, waits for an ack level, pending lookups.
+  std::string snapshot(Time now) const;
+  /// A store over the arena that `snapshot` was taken of, all partitions together (configs and snapshots in their order). None,
+  /// and why, when anything contradicts: then the arena may not be used again. `config.incarnation` is the new life's. Open
+  /// grants and quarantined slots of the old life are in quarantine; leases hold, each engine has the grace to come back. As
+  /// after a removal, step() has to be called until it says false. Time that passed between the lives does not count.
+  static std::vector<std::unique_ptr<StoreCore>> restore_all(std::span<const StoreConfig> configs,
+                                                             std::span<const std::string> snapshots, Time now,
+                                                             std::string* why_not);
+  /// The only partition of a store.
+  static std::unique_ptr<StoreCore> restore(const StoreConfig& config, std::string_view snapshot, Time now, std::string* why_not);
+
   // -- time ----------------------------------------------------------------------------------------------------------
   /// When advance() has to be called next; kNever while nothing is open.
   Time next_deadline() const;
@@ -193,6 +227,7 @@ class StoreCore {
 
  private:
   struct Impl;
+  explicit StoreCore(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
 

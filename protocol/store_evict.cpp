@@ -99,6 +99,7 @@ void StoreCore::Impl::drop_published(RecordId record, MemberId member, ObjectEve
   const NamespaceId ns = index.ns(record);
   const storage::SlotShape* shape = catalog.shape(ns, ref.pool);
   const storage::Slot slot = index.slot_of(member);
+  if (shape == nullptr) return index.drop_member(record, member);  // of no pool: nonsense in the index
   const std::uint64_t payload = shape->payload_bytes();
   if (events_wanted) out.events.push_back({kind, ns, ref.pool, ref.shard, index.hash(record)});
   if (kind == ObjectEvent::Kind::evicted) {
@@ -135,6 +136,11 @@ void StoreCore::Impl::free_zombies(RecordId record) {
       if (pins(record, trailing(ns, ref.pool)) == 0) {
         const storage::SlotShape* shape = catalog.shape(ns, ref.pool);
         const storage::Slot slot = index.slot_of(m);
+        if (shape == nullptr) {
+          index.drop_member(record, m);
+          m = next;
+          continue;
+        }
         reserved_payload -= shape->payload_bytes();
         reserved_slots -= slot.bytes();
         index.drop_member(record, m);
@@ -149,8 +155,9 @@ void StoreCore::Impl::free_zombies(RecordId record) {
 }
 
 void StoreCore::Impl::free_slot(const storage::Slot& slot, const storage::SlotShape& shape) {
-  stamp_slot(header_of(slot, shape), 0, config.incarnation, SlotState::free, 0, 0);
-  allocator.free(slot);
+  // The index lies in memory that others can reach: nothing is stamped where no slot of this shape can be.
+  if (!shape.pieces(slot.view()) || !allocator.free(slot)) return;
+  stamp_slot(header_of(slot, shape), 0, slot_incarnation, SlotState::free, 0, 0);
 }
 
 /// Whether the record's sets may be chosen for eviction now.

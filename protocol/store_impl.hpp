@@ -207,8 +207,11 @@ struct Sweep {
   std::uint64_t token = 0;
 };
 
+struct SnapshotContents;
+
 struct StoreCore::Impl {
-  explicit Impl(const StoreConfig& config_in);
+  /// adopt: the index region is an earlier life's; restored() comes next.
+  explicit Impl(const StoreConfig& config_in, bool adopt = false);
 
   StoreConfig config;
   Catalog catalog;
@@ -217,6 +220,8 @@ struct StoreCore::Impl {
   GhostList ghost;
   storage::ExtentAllocator allocator;
 
+  Incarnation slot_incarnation;  // stamped into slots: of the first life over this arena
+  bool frozen = false;           // on the way out: nothing is granted
   Epoch last_epoch;
   std::uint64_t last_birth = 0;
   std::uint64_t last_ask = 0;
@@ -229,6 +234,7 @@ struct StoreCore::Impl {
   std::unordered_map<SenderId, std::uint32_t> sender_slots;
   std::vector<std::uint32_t> dirty;
   std::unordered_map<ClientId, EngineId> clients;
+  std::unordered_map<ClientId, ClientProcess> processes;  // of clients that are here, or have slots in quarantine
   std::unordered_map<EngineId, Engine> engines;
   std::unordered_map<std::uint64_t, std::uint32_t> live_ranks;  // (ns, pool, shard) -> senders
 
@@ -390,6 +396,12 @@ struct StoreCore::Impl {
   void load_end(const LoadEnd& end, StoreActions& out);
   void scan_leases(Time now, StoreActions& out);
   LeaseId new_lease_id();
+
+  // -- later lives (store_snapshot.cpp, store_restore.cpp) ----------------------------------------------------------------
+  std::string restored(const SnapshotContents& from, Time now);
+  std::string restore_objects(std::vector<storage::Extent>& used, std::vector<std::pair<RecordId, MemberId>>& published);
+  std::string restore_leases(const SnapshotContents& from, Time now);
+  std::uint32_t claim_of(MemberId member) const;  // kNone when the index names no claim of it
 
   std::string audit() const;
 };

@@ -100,7 +100,7 @@ void StoreCore::Impl::publish(std::uint32_t c, OpenGrant grant, std::span<const 
   SlotHeader* header = header_of(grant.slot, *shape);
   for (std::uint32_t i = 0; i < sums.size(); ++i) write_checksum(header, i, sums[i]);
   // Without checksums the header says that there are none to compare.
-  stamp_slot(header, grant.epoch, config.incarnation, SlotState::published, static_cast<std::uint32_t>(sums.size()),
+  stamp_slot(header, grant.epoch, slot_incarnation, SlotState::published, static_cast<std::uint32_t>(sums.size()),
              shape->payload_bytes());
   if (!index.publish(record, claim.member, grant.epoch, grant.slot, AckLevel::memory)) {
     ++stats.no_space;

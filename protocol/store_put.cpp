@@ -122,14 +122,21 @@ void StoreCore::Impl::put_item(const PutBatch& batch, const PutItem& item, std::
   if (member != kNone) {
     const auto ref = index.member(member);
     if (ref.state == MemberState::published) return announce_stored(waiter, record, ref, batch, item, now, out);
-    Claim& claim = claims[index.claim_of(member)];
+    const std::uint32_t known = claim_of(member);
+    if (known == kNone || (frozen && claims[known].grants.empty())) return answer(waiter, Verdict::rejected, Reason::busy, kRetryMs);
+    Claim& claim = claims[known];
     if (config.faults.forget_waiters && !claim.waiters.empty()) return close_waiter(waiter);
     claim.waiters.push_back(waiter);
     if (claim.grants.empty() || config.faults.double_grant)
-      lane(sender, batch.ns, item.pool).queue.push_back({index.claim_of(member), claim.birth});
+      lane(sender, batch.ns, item.pool).queue.push_back({known, claim.birth});
     return;
   }
-  const std::uint32_t c = new_claim(record, item, batch.ns);
+  const std::uint32_t c = frozen ? kNone : new_claim(record, item, batch.ns);
+  if (frozen) {
+    erase_if_empty(record);
+    page_records[item.page] = kUnknownRecord;
+    return answer(waiter, Verdict::rejected, Reason::busy, kRetryMs);
+  }
   if (c == kNone) {
     erase_if_empty(record);
     page_records[item.page] = kUnknownRecord;
@@ -211,6 +218,12 @@ std::uint32_t StoreCore::Impl::new_claim(RecordId record, const PutItem& item, N
   return c;
 }
 
+/// The index lies in memory that others can reach: the claim that it names must name it as well.
+std::uint32_t StoreCore::Impl::claim_of(MemberId member) const {
+  const std::uint32_t c = index.claim_of(member);
+  return c < claims.size() && claims[c].in_use && claims[c].member == member ? c : kNone;
+}
+
 bool StoreCore::Impl::is_sampled(EngineId engine, NamespaceId ns, const PutItem& item, const PageHash& page) {
   if (config.verify_sample == 0) return false;
   auto& count = first_keys[{engine, (std::uint32_t{ns} << 16) | item.pool}];
@@ -248,6 +261,10 @@ void StoreCore::Impl::pump(std::uint32_t sender, Time now, StoreActions& out) {
 bool StoreCore::Impl::grant(std::uint32_t c, std::uint32_t w, Time now, StoreActions& out) {
   Claim& claim = claims[c];
   const Waiter waiter = claim.waiters[w];
+  if (frozen) {
+    if (claim.grants.empty()) fail_claim(c, Verdict::rejected, Reason::busy, kRetryMs, now, out);
+    return false;
+  }
   const storage::SlotShape* shape = catalog.shape(claim.ns, claim.pool);
   const auto slot = take_slot(*shape, now, out);
   if (!slot) {
@@ -267,7 +284,7 @@ bool StoreCore::Impl::grant(std::uint32_t c, std::uint32_t w, Time now, StoreAct
   open.slot = *slot;
   const Duration time = config.grant_base + shape->payload_bytes() * kSecond / std::max<std::uint64_t>(config.least_rate, 1);
   open.deadline = now + (time << std::min<std::uint32_t>(claim.promotions, 16));
-  stamp_slot(header_of(open.slot, *shape), open.epoch, config.incarnation, SlotState::granted, shape->ranges(),
+  stamp_slot(header_of(open.slot, *shape), open.epoch, slot_incarnation, SlotState::granted, shape->ranges(),
              shape->payload_bytes());
   reserved_payload += shape->payload_bytes();
   reserved_slots += open.slot.bytes();

@@ -50,9 +50,9 @@ void StoreCore::Impl::remove(std::uint64_t asker, const RemoveAsk& ask, Time now
         const MemberId next = index.next_member(m);
         const auto ref = index.member(m);
         if (ask.what == What::page || (ref.pool == ask.pool && ref.shard == ask.shard)) {
-          if (ref.state == MemberState::claimed)
-            remove_claim(index.claim_of(m), false, now, out);
-          else
+          if (ref.state == MemberState::claimed) {
+            if (const std::uint32_t c = claim_of(m); c != kNone) remove_claim(c, false, now, out);
+          } else
             removed += remove_member(record, m, now, out);
         }
         m = next;

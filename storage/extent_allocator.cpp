@@ -27,6 +27,37 @@ ExtentAllocator::ExtentAllocator(std::uint64_t base_offset, std::uint64_t bytes)
   if (begin_ < end_) release(begin_, end_ - begin_);
 }
 
+std::optional<ExtentAllocator> ExtentAllocator::around(std::uint64_t base_offset, std::uint64_t bytes, std::vector<Extent> used,
+                                                       std::string* why_not) {
+  ExtentAllocator allocator(base_offset, bytes);
+  if (used.empty()) return allocator;
+  std::sort(used.begin(), used.end(), [](const Extent& a, const Extent& b) { return a.offset < b.offset; });
+  const std::uint64_t begin = allocator.begin_;
+  const std::uint64_t end = allocator.end_;
+  ExtentAllocator fresh(base_offset, 0);
+  fresh.begin_ = begin;
+  fresh.end_ = end;
+  std::uint64_t at = begin;
+  for (const Extent& extent : used) {
+    const std::uint64_t start = extent.offset / kGranuleBytes;
+    const std::uint64_t granules = extent.bytes / kGranuleBytes;
+    if (extent.offset % kGranuleBytes != 0 || extent.bytes % kGranuleBytes != 0 || granules == 0 || start < begin || start >= end ||
+        granules > end - start) {
+      *why_not = std::to_string(extent.bytes) + " bytes at " + std::to_string(extent.offset) + " do not lie between the slots' borders " +
+                 std::to_string(begin * kGranuleBytes) + " and " + std::to_string(end * kGranuleBytes);
+      return std::nullopt;
+    }
+    if (start < at) {
+      *why_not = "two slots share the bytes at " + std::to_string(extent.offset);
+      return std::nullopt;
+    }
+    if (start > at) fresh.release(at, start - at);
+    at = start + granules;
+  }
+  if (at < end) fresh.release(at, end - at);
+  return fresh;
+}
+
 std::optional<Slot> ExtentAllocator::allocate(const SlotShape& shape) {
   const std::uint64_t granules = shape.slot_bytes() / kGranuleBytes;
   if (granules > free_granules_) return std::nullopt;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "storage/slot_shape.hpp"
@@ -33,6 +34,11 @@ class ExtentAllocator {
  public:
   // Trimmed to whole granules; at most 2^32 - 2 free fragments.
   ExtentAllocator(std::uint64_t base_offset, std::uint64_t bytes);
+
+  // With `used` given out already, in any order: for a store that takes over an arena. Nothing, and the reason, when an
+  // extent lies outside or overlaps another.
+  static std::optional<ExtentAllocator> around(std::uint64_t base_offset, std::uint64_t bytes, std::vector<Extent> used,
+                                               std::string* why_not);
 
   // Space for an object, or nothing when the free fragments do not hold it.
   std::optional<Slot> allocate(const SlotShape& shape);

@@ -62,7 +62,7 @@ bool Checkers::readable(std::uint32_t partition, const CanonicalKey& key, Object
   const auto* shape = node_->core(partition).catalog().shape(key.ns, key.pool);
   if (shape == nullptr || !shape->pieces(place.slot.view())) return false;
   const SlotHeader* header = header_at(node_->life()->memory->base(), shape->footer_offset(place.slot.view()));
-  if (!slot_is(header, place.epoch, reader.incarnation()) && !is_tainted(place)) return false;
+  if (!slot_is(header, place.epoch, reader.slot_incarnation()) && !is_tainted(place)) return false;
   if (at != nullptr) *at = place;
   return true;
 }

@@ -102,7 +102,7 @@ bool Mover::check_load(const Copy& copy, const CopyOrder::Item& item) const {
   const IndexReader& reader = session.life->readers[item.partition];
   const storage::SlotShape& shape = rank_.pools[item.pool].shape;
   const SlotHeader* header = header_at(session.life->memory->base(), shape.footer_offset(item.location.slot.view()));
-  if (!slot_is(header, item.location.epoch, reader.incarnation())) return false;
+  if (!slot_is(header, item.location.epoch, reader.slot_incarnation())) return false;
   std::size_t next = 0;
   for (std::uint32_t range = 0; range < shape.ranges(); ++range) {
     const std::uint32_t layer = rank_.pools[item.pool].layer_of(range);
@@ -134,7 +134,7 @@ void Mover::move_bytes(Copy& copy) {
     if (from_slot) {
       const SlotHeader* header = header_at(arena, shape.footer_offset(item.location.slot.view()));
       const IndexReader& reader = copy.session->life->readers[item.partition];
-      if (!slot_is(header, item.location.epoch, reader.incarnation())) return end_item(copy, CopyOutcome::mismatch);
+      if (!slot_is(header, item.location.epoch, reader.slot_incarnation())) return end_item(copy, CopyOutcome::mismatch);
     }
   }
   if (!row_is_lent(copy, item)) {
