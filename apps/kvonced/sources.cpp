@@ -126,16 +126,19 @@ GivenTexts read_config_file(const std::string& path, std::vector<std::string>& e
   if (!errors.empty()) return {};
   std::vector<CLI::ConfigItem> items;
   try {
-    items = CLI::ConfigTOML().from_config(plain);
+    CLI::ConfigTOML reader;
+    reader.comment('\0');  // they are gone
+    items = reader.from_config(plain);
   } catch (const std::exception& problem) {
     errors.push_back(path + ": " + problem.what());
     return {};
   }
   for (const CLI::ConfigItem& item : items) {
-    if (item.name == "++") errors.push_back(path + ": \"[" + CLI::detail::join(item.parents, ".") + "]\" is not allowed; all settings stand outside of tables");
-    if (item.name == "++" || item.name == "--" || !item.parents.empty()) continue;
-    if (find_setting(item.name) == nullptr) {
-      errors.push_back(path + ": " + unknown_setting(item.name));
+    if (item.name == "++" || item.name == "--") {  // where a table begins and ends
+      if (item.name == "++")
+        errors.push_back(path + ": [" + CLI::detail::join(item.parents, ".") + "] is not allowed; settings stand outside of tables");
+    } else if (!item.parents.empty() || find_setting(item.name) == nullptr) {
+      errors.push_back(path + ": " + unknown_setting(item.fullname()));
     } else if (item.inputs.size() != 1 || given.contains(item.name)) {
       errors.push_back(path + ": " + item.name + " has more than one value; allowed is one, in quotes where it has spaces");
     } else {

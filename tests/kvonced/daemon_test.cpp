@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+// The daemon as its users see it: settings shown, ready, told to end, told to read again, idle, a second one.
+#include <doctest/doctest.h>
+
+#include <csignal>
+#include <filesystem>
+#include <regex>
+
+#include <nlohmann/json.hpp>
+
+#include <kvonce/runtime.hpp>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "apps/kvonced/settings.hpp"
+#include "tests/kvonced/process.hpp"
+
+namespace kvonce::kvonced_test {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string ready_on(const std::string& socket) { return "is ready on unix:" + socket; }
+
+/// What lies beside the socket.
+std::vector<std::string> left_in(const std::string& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder)) names.push_back(entry.path().filename().string());
+  return names;
+}
+
+}  // namespace
+
+TEST_CASE("--dump-config shows every setting with its source, and its status says whether they are valid") {
+  const RunFolder folder;
+  write_file(folder / "c.toml", "memory = \"128MiB\"\nidle-exit = \"7s\"\n");
+  const Environment environment{{"KVONCED_IDLE_EXIT", "8s"}, {"KVONCED_CONFIG", folder / "c.toml"}};
+  const Ended text = run(KVONCED_PROGRAM, {"--dump-config", "--drain-time", "9s"}, environment);
+  CHECK(text.status == 0);
+  CHECK(text.err.empty());
+  CHECK(std::regex_search(text.out, std::regex("memory += 134217728 +# file " + folder.path() + "/c\\.toml")));
+  CHECK(std::regex_search(text.out, std::regex("idle-exit += \"8s\" +# environment KVONCED_IDLE_EXIT")));
+  CHECK(std::regex_search(text.out, std::regex("drain-time += \"9s\" +# flag")));
+  CHECK(std::regex_search(text.out, std::regex("partitions += 1 +# default")));
+
+  const Ended json = run(KVONCED_PROGRAM, {"--dump-config", "--json"}, environment);
+  const auto value = nlohmann::json::parse(json.out, nullptr, false);
+  REQUIRE(value.is_object());
+  CHECK(value["valid"] == true);
+  CHECK(value["settings"].size() == apps::all_settings().size());
+  CHECK(value["settings"]["memory"]["value"] == 134'217'728);
+  CHECK(value["settings"]["socket"]["value"] == folder.socket());
+
+  const Ended bad = run(KVONCED_PROGRAM, {"--dump-config", "--memory", "lots", "--partitions", "0"}, environment);
+  CHECK(bad.status == 2);
+  CHECK(bad.err.find("--memory: \"lots\"") != std::string::npos);
+  CHECK(bad.err.find("--partitions: \"0\"") != std::string::npos);
+  CHECK(bad.out.find("not valid") != std::string::npos);
+}
+
+TEST_CASE("bad calls are told in one line, at once, with what is allowed") {
+  const RunFolder folder;
+  for (const auto& [arguments, part] : std::vector<std::pair<std::vector<std::string>, std::string>>{
+           {{"--memry", "1GiB"}, "--memry is no option; the nearest is --memory"},
+           {{"--memory"}, "--memory"},
+           {{"--memory", "1GiB", "--memory", "2GiB"}, "--memory"},
+           {{"somewhere"}, "\"somewhere\" is not expected"},
+           {{"--json"}, "--dump-config"},
+           {{"--ready-fd", "77"}, "77 is no open descriptor"},
+           {{"--config", folder / "absent"}, "absent cannot be read"},
+           {{"--memory", "12"}, "from 1 MiB to"}}) {
+    const Ended ended = run(KVONCED_PROGRAM, arguments);
+    INFO(ended.err);
+    CHECK(ended.status == 2);
+    CHECK(ended.err.find(part) != std::string::npos);
+    CHECK(occurrences(ended.err, "\n") == 1);
+  }
+  const Ended warned = run(KVONCED_PROGRAM, {"--dump-config"}, {{"KVONCED_MEMRY", "1GiB"}});
+  CHECK(warned.status == 0);
+  CHECK(warned.err.find("the nearest is KVONCED_MEMORY") != std::string::npos);
+}
+
+TEST_CASE("help fits one screen, --help-all has every setting, and the version is the library's") {
+  const Ended help = run(KVONCED_PROGRAM, {"--help"});
+  CHECK(help.status == 0);
+  CHECK(occurrences(help.out, "\n") <= 25);
+  CHECK(help.out.find("--partitions") == std::string::npos);
+  const Ended all = run(KVONCED_PROGRAM, {"--help-all"});
+  CHECK(all.status == 0);
+  for (const apps::Setting& setting : apps::all_settings()) CHECK(all.out.find("--" + std::string(setting.name) + " ") != std::string::npos);
+  const std::string version = run(KVONCED_PROGRAM, {"--version"}).out;
+  CHECK(version.substr(version.find(' ')) == run(KVONCE_PROGRAM, {"--version"}).out.substr(std::string("kvonce").size()));
+}
+
+TEST_CASE("the example file is valid, has every key, and shows the defaults") {
+  const RunFolder folder;
+  const std::string example = std::string(KVONCE_SOURCE_DIR) + "/packaging/kvonced.toml";
+  CHECK(run(KVONCED_PROGRAM, {"--config", example, "--dump-config"}).status == 0);
+
+  write_file(folder / "all.toml", std::regex_replace(read_file(example), std::regex("(^|\n)#([a-z-]+ = )"), "$1$2"));
+  const auto shown = nlohmann::json::parse(run(KVONCED_PROGRAM, {"--config", folder / "all.toml", "--dump-config", "--json"}).out, nullptr, false);
+  const auto defaults = nlohmann::json::parse(run(KVONCED_PROGRAM, {"--dump-config", "--json"}).out, nullptr, false);
+  REQUIRE(shown.is_object());
+  CHECK(shown["valid"] == true);
+  for (const apps::Setting& setting : apps::all_settings()) {
+    INFO(setting.name);
+    CHECK(shown["settings"][setting.name]["origin"] == "file " + folder / "all.toml");
+    if (std::string(setting.name) != "socket" && std::string(setting.name) != "memory")
+      CHECK(shown["settings"][setting.name]["value"] == defaults["settings"][setting.name]["value"]);
+  }
+}
+
+TEST_CASE("it says once that it is ready, can be connected to then, ends by SIGTERM with status 0, and leaves nothing behind") {
+  const RunFolder folder;
+  for (const int number : {SIGTERM, SIGINT}) {
+    Process daemon(KVONCED_PROGRAM, small());
+    REQUIRE(daemon.wait_out("arena-file\n"));
+    CHECK(daemon.out.find(ready_on(folder.socket()) + ": 64 MiB of memory, 1 partition, cold start: no arena-file") != std::string::npos);
+    const int connected = connect_to(folder.socket());
+    CHECK(connected >= 0);
+    close(connected);
+    daemon.signal(number);
+    CHECK(daemon.finish() == 0);
+    CHECK(occurrences(daemon.out, "\n") == 1);
+    CHECK(daemon.err.find(number == SIGTERM ? "SIGTERM: ending" : "SIGINT: ending") != std::string::npos);
+    CHECK(daemon.err.find("ended") != std::string::npos);
+    CHECK(left_in(fs::path(folder.socket()).parent_path().string()).empty());
+  }
+}
+
+TEST_CASE("a second daemon on the same socket is refused, and told who has it") {
+  const RunFolder folder;
+  Process first(KVONCED_PROGRAM, small());
+  REQUIRE(first.wait_out(ready_on(folder.socket())));
+  const Ended second = run(KVONCED_PROGRAM, small());
+  CHECK(second.status == 2);
+  CHECK(second.out.empty());
+  CHECK(second.err.find(std::to_string(first.pid())) != std::string::npos);
+  CHECK(second.err.find(folder.socket()) != std::string::npos);
+  // The first one has not noticed.
+  const int connected = connect_to(folder.socket());
+  CHECK(connected >= 0);
+  close(connected);
+  first.signal(SIGTERM);
+  CHECK(first.finish() == 0);
+}
+
+TEST_CASE("the socket of a killed daemon is taken over") {
+  const RunFolder folder;
+  {
+    Process killed(KVONCED_PROGRAM, small());
+    REQUIRE(killed.wait_out(ready_on(folder.socket())));
+    killed.signal(SIGKILL);
+    CHECK(killed.finish() == 128 + SIGKILL);
+  }
+  CHECK(fs::exists(folder.socket()));
+  Process next(KVONCED_PROGRAM, small());
+  CHECK(next.wait_out(ready_on(folder.socket())));
+  next.signal(SIGTERM);
+  CHECK(next.finish() == 0);
+}
+
+TEST_CASE("a service manager hears that it is ready, reads again, and stops: by a path and by an abstract name") {
+  const RunFolder folder;
+  write_file(folder / "c.toml", "log-level = \"info\"\n");
+  for (const std::string& name : {folder / "notify", "@kvonced-test-" + std::to_string(getpid())}) {
+    const BoundSocket manager(name, SOCK_DGRAM);
+    REQUIRE(manager.ready());
+    Process daemon(KVONCED_PROGRAM, small({"--config", folder / "c.toml"}), {{"NOTIFY_SOCKET", name}});
+    const std::string ready = manager.receive();
+    CHECK(ready.find("READY=1\n") == 0);
+    CHECK(ready.find("STATUS=kvonced ") != std::string::npos);
+    const int connected = connect_to(folder.socket());
+    CHECK(connected >= 0);
+    close(connected);
+    daemon.signal(SIGHUP);
+    const std::string reloading = manager.receive();
+    CHECK(reloading.find("RELOADING=1\n") == 0);
+    CHECK(reloading.find("MONOTONIC_USEC=") != std::string::npos);
+    CHECK(manager.receive() == "READY=1");
+    daemon.signal(SIGTERM);
+    CHECK(manager.receive() == "STOPPING=1");
+    CHECK(daemon.finish() == 0);
+  }
+}
+
+TEST_CASE("SIGHUP applies what can be, tells what needs a restart, and keeps everything when the file is wrong") {
+  const RunFolder folder;
+  write_file(folder / "c.toml", "idle-exit = \"1h\"\npartitions = 1\n");
+  Process daemon(KVONCED_PROGRAM, small({"--config", folder / "c.toml"}));
+  REQUIRE(daemon.wait_out(ready_on(folder.socket())));
+
+  write_file(folder / "c.toml", "idle-exit = \"2h\"\npartitions = 2\nmemory = \"1GiB\"\n");
+  daemon.signal(SIGHUP);
+  CHECK(daemon.wait_err("needs a restart to take effect: partitions = 2\n"));  // memory: the flag goes before the file
+  CHECK(daemon.err.find("is read again; idle-exit = \"2h\"") != std::string::npos);
+
+  write_file(folder / "c.toml", "idle-exit = \"forever\"\n");
+  daemon.signal(SIGHUP);
+  CHECK(daemon.wait_err("nothing is changed: idle-exit in " + folder / "c.toml: \"forever\""));
+
+  // Nobody is connected: the new time makes it end by itself.
+  write_file(folder / "c.toml", "idle-exit = \"50ms\"\n");
+  daemon.signal(SIGHUP);
+  CHECK(daemon.finish() == 0);
+  CHECK(daemon.err.find("no clients for 50 ms (idle-exit): ending") != std::string::npos);
+  CHECK_FALSE(fs::exists(folder.socket()));
+}
+
+TEST_CASE("the log level holds, and can be changed while it runs") {
+  const RunFolder folder;
+  write_file(folder / "c.toml", "log-level = \"error\"\n");
+  Process daemon(KVONCED_PROGRAM, small({"--config", folder / "c.toml"}));
+  REQUIRE(daemon.wait_out(ready_on(folder.socket())));
+  write_file(folder / "c.toml", "log-level = \"info\"\n");
+  daemon.signal(SIGHUP);
+  CHECK(daemon.wait_err("is read again; log-level = \"info\""));
+  daemon.signal(SIGTERM);
+  CHECK(daemon.finish() == 0);
+  CHECK(daemon.err.find("ended") != std::string::npos);
+
+  Process quiet(KVONCED_PROGRAM, small({"--log-level", "error"}));
+  REQUIRE(quiet.wait_out(ready_on(folder.socket())));
+  quiet.signal(SIGTERM);
+  CHECK(quiet.finish() == 0);
+  CHECK(quiet.err.empty());
+}
+
+TEST_CASE("an idle daemon ends by itself, but not while a client is there") {
+  const RunFolder folder;
+  Process daemon(KVONCED_PROGRAM, small({"--idle-exit", "2s"}));
+  REQUIRE(daemon.wait_out(ready_on(folder.socket())));
+  RuntimeConfig config;
+  config.engine_id = "engine";
+  config.store = "unix:" + folder.socket();
+  auto client = Runtime::start(config);
+  INFO(client.error.text);
+  REQUIRE(client);
+  REQUIRE(client->get()->wait_connected(std::chrono::seconds{30}));
+  // Two that have nobody come and go meanwhile: then this one's time would have passed too, were it not for the client.
+  for (int i = 0; i < 2; ++i) {
+    Process other(KVONCED_PROGRAM, small({"--idle-exit", "2s", "--socket", folder / "other.sock"}));
+    CHECK(other.finish() == 0);
+  }
+  CHECK(client->get()->connected());
+  client->get()->stop();
+  CHECK(daemon.finish() == 0);
+  CHECK(daemon.err.find("no clients for 2000 ms") != std::string::npos);
+}
+
+TEST_CASE("--detach returns when the store is ready, and fails when it cannot be") {
+  const RunFolder folder;
+  const std::string log = folder / "log";
+  // By a shell, since the daemon keeps the streams that it was started with.
+  const auto detached = [&](const std::string& more) {
+    return run("/bin/sh", {"-c", std::string(KVONCED_PROGRAM) + " --detach --memory 64MiB --populate no " + more + " > " + log + " 2>&1"});
+  };
+  CHECK(detached("").status == 0);
+  CHECK(read_file(log).find(ready_on(folder.socket())) != std::string::npos);
+  CHECK(detached("").status == 2);
+  CHECK(run(KVONCE_PROGRAM, {"stop", "-q"}).status == 0);
+}
+
+}  // namespace kvonce::kvonced_test
