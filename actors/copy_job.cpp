@@ -28,8 +28,8 @@ CopyOutcome outcome_of(CopyStatus status) {
 
 }  // namespace
 
-CopyJob::CopyJob(CopyOrder&& order_, const ArenaView& arena, const PoolList& pools)
-    : order(std::move(order_)), outcomes(order.items.size(), CopyOutcome::canceled), arena_(arena), pools_(pools) {
+CopyJob::CopyJob(CopyOrder&& order_, std::shared_ptr<const ArenaView> arena, const PoolList& pools)
+    : order(std::move(order_)), outcomes(order.items.size(), CopyOutcome::canceled), arena_(std::move(arena)), pools_(pools) {
   if (order.kind != CopyOrder::Kind::from_slot) {
     checksum_counts.resize(order.items.size());
     return;
@@ -51,7 +51,7 @@ CopyJob::CopyJob(CopyOrder&& order_, const ArenaView& arena, const PoolList& poo
 bool CopyJob::inside(const storage::Slot& slot) const {
   if (slot.count == 0 || slot.count > storage::kMaxExtents) return false;
   for (const storage::Extent& extent : slot.view())
-    if (extent.offset > arena_.bytes || extent.bytes > arena_.bytes - extent.offset) return false;
+    if (extent.offset > arena_->bytes || extent.bytes > arena_->bytes - extent.offset) return false;
   return true;
 }
 
@@ -78,7 +78,7 @@ bool CopyJob::make_ranges(std::size_t index, transport::CopyBatch& batch) {
     std::uint32_t p = 0;
     while (range >= pieces->items[p].end_range) ++p;
     const auto& piece = pieces->items[p];
-    return arena_.base + piece.arena_offset + (shape.range_offset(range) - piece.payload_begin);
+    return arena_->base + piece.arena_offset + (shape.range_offset(range) - piece.payload_begin);
   };
   if (order.kind == CopyOrder::Kind::to_slot) {
     for (std::uint32_t r = 0; r < geometry.ranges(); ++r)
@@ -89,7 +89,7 @@ bool CopyJob::make_ranges(std::size_t index, transport::CopyBatch& batch) {
 
   Check& check = checks_[index];
   const std::uint64_t footer = shape.footer_offset(item.location.slot.view());
-  check.header = protocol::header_at(arena_.base, footer);
+  check.header = protocol::header_at(arena_->base, footer);
   __builtin_prefetch(check.header);  // it is compared right after the copy, which reads its neighbour last
   if (item.layer_begin == 0 && item.layer_end >= geometry.layers()) {
     for (std::uint32_t r = 0; r < geometry.ranges(); ++r)
@@ -130,7 +130,7 @@ std::vector<CopyJob::Part> CopyJob::make_parts() {
       ++i;
     }
     batch.hash_only = order.kind == CopyOrder::Kind::hash_row;
-    batch.checksums = order.kind != CopyOrder::Kind::from_slot || arena_.checksums;
+    batch.checksums = order.kind != CopyOrder::Kind::from_slot || arena_->checksums;
     if (order.kind == CopyOrder::Kind::from_slot) {
       batch.check = [this, base = part.first_item](std::size_t item, std::span<const std::uint64_t> sums) {
         return verify(base + item, sums);
@@ -151,7 +151,7 @@ bool CopyJob::verify(std::size_t index, std::span<const std::uint64_t> sums) {
   // The slot's bytes and trailer were read before this; epochs are never used twice, so an equal one says that the slot
   // was not given to anybody in between.
   std::atomic_thread_fence(std::memory_order_acquire);
-  const protocol::IndexReader& reader = arena_.readers[item.partition];
+  const protocol::IndexReader& reader = arena_->readers[item.partition];
   good = good && protocol::slot_is(check.header, item.location.epoch, reader.slot_incarnation()) &&
          reader.generation(item.ns, item.store_pool) == item.generation;
   outcomes[index] = good ? CopyOutcome::done : CopyOutcome::mismatch;

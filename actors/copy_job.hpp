@@ -13,6 +13,7 @@
 
 #include "actors/pool_memory.hpp"
 #include "protocol/page_index.hpp"
+#include "protocol/placement.hpp"
 #include "protocol/pool_core.hpp"
 #include "protocol/slot_format.hpp"
 #include "transport/transport.hpp"
@@ -25,13 +26,17 @@ struct ArenaView {
   std::uint64_t bytes = 0;
   std::vector<protocol::IndexReader> readers;  // by partition
   bool checksums = true;                       // compared on loads
+  std::shared_ptr<void> mapping;               // what keeps the memory there, when nothing else does
+  std::uint64_t slots_bytes = 0;               // of one partition
+  std::uint32_t owner(protocol::NamespaceId ns, const PageHash& page) const { return placement.owner(ns, page); }
+  protocol::Placement placement = protocol::Placement::local(1);
 };
 
 using PoolList = std::vector<std::shared_ptr<PoolMemory>>;  // by the rank's number of the pool
 
 struct CopyJob {
-  /// `arena` and `pools` outlive the job.
-  CopyJob(protocol::CopyOrder&& order_, const ArenaView& arena, const PoolList& pools);
+  /// `pools` outlive the job.
+  CopyJob(protocol::CopyOrder&& order_, std::shared_ptr<const ArenaView> arena, const PoolList& pools);
   CopyJob(const CopyJob&) = delete;
   CopyJob& operator=(const CopyJob&) = delete;
 
@@ -64,7 +69,7 @@ struct CopyJob {
   bool verify(std::size_t item, std::span<const std::uint64_t> sums);
   void note_finished(std::size_t item);
 
-  const ArenaView& arena_;
+  const std::shared_ptr<const ArenaView> arena_;
   const PoolList& pools_;
   std::uint64_t bytes_ = 0;
 

@@ -32,6 +32,8 @@ void tell_from_mover(caf::actor_system& system, const messages::PoolActor& pool,
 void PoolState::start(Self self, std::shared_ptr<const PoolSetup> setup, messages::ShardKeyActor keys) {
   self_ = self;
   setup_ = std::move(setup);
+  arena_ = setup_->arena;
+  placement_ = setup_->placement;
   keys_ = std::move(keys);
   core_ = std::make_unique<protocol::PoolCore>(setup_->core, *this);
 }
@@ -57,17 +59,17 @@ PoolState::~PoolState() {
 
 protocol::ReadStatus PoolState::locate(std::uint32_t pool, const PageHash& page, std::uint32_t* partition,
                                        protocol::PoolKeying* keying, protocol::ObjectLocation* out) {
-  if (pool >= keyings_.size()) return protocol::ReadStatus::absent;
+  if (pool >= keyings_.size() || arena_->readers.empty()) return protocol::ReadStatus::absent;
   const protocol::PoolKeying& key = keyings_[pool];
   *keying = key;
-  *partition = setup_->placement.owner(key.ns, page);
-  return setup_->arena->readers[*partition].locate(key.ns, page, key.pool, key.shard, out);
+  *partition = placement_.owner(key.ns, page);
+  return arena_->readers[*partition].locate(key.ns, page, key.pool, key.shard, out);
 }
 
 void PoolState::prefetch(std::uint32_t pool, const PageHash& page, unsigned stage) {
-  if (pool >= keyings_.size()) return;
+  if (pool >= keyings_.size() || arena_->readers.empty()) return;
   const protocol::PoolKeying& key = keyings_[pool];
-  setup_->arena->readers[setup_->placement.owner(key.ns, page)].prefetch(key.ns, page, stage);
+  arena_->readers[placement_.owner(key.ns, page)].prefetch(key.ns, page, stage);
 }
 
 // -- events ------------------------------------------------------------------------------------------------------------
@@ -101,6 +103,14 @@ void PoolState::on_store_lost() {
   act(now);
 }
 
+void PoolState::on_store_found(const messages::StoreFound& found) {
+  arena_ = found.arena;
+  placement_ = protocol::Placement::local(found.partitions);
+  const Time now = runtime::now();
+  core_->on_store_found(now, actions_);
+  act(now);
+}
+
 void PoolState::on_flush_mark(messages::FlushMark mark) {
   mark.sender = setup_->core.sender;
   compat::tell(self_, keys_, mark);
@@ -115,7 +125,8 @@ void PoolState::on_add_pool(const messages::AddPool& add) {
   keyings_[number] = add.keying;
   add.memory->set_keying(add.keying);
   compat::tell(self_, keys_,
-               messages::SetKeying{setup_->core.sender, number, add.keying, add.ask, add.memory->rank_shard});
+               messages::SetKeying{setup_->core.sender, number, add.ns_handle, add.memory, add.keying, add.ask,
+                                   add.memory->rank_shard});
   add.answer->fill({{}, number});
 }
 
@@ -192,6 +203,7 @@ void PoolState::act(Time now) {
   std::vector<CopyOrder> copies;
   while (true) {
     send(now);
+    if (reads_over_ != 0) setup_->counters->row_reads.fetch_sub(std::exchange(reads_over_, 0), std::memory_order_release);
     copies.clear();
     copies.swap(actions_.copies);
     for (const std::uint64_t operation : actions_.cancel_copies) {
@@ -289,7 +301,8 @@ Event PoolState::after_of(const CopyOrder& order) const {
 
 void PoolState::start_copy(CopyOrder&& order, Time now) {
   const Event after = after_of(order);
-  const auto job = std::make_shared<CopyJob>(std::move(order), *setup_->arena, pools_);
+  const auto job = std::make_shared<CopyJob>(std::move(order), arena_, pools_);
+  if (job->order.kind != CopyOrder::Kind::from_slot) add(setup_->counters->row_reads, 1);
   auto parts = job->make_parts();
   for (auto& part : parts) {
     part.batch.deadline = runtime::to_point(job->order.deadline);
@@ -338,6 +351,7 @@ void PoolState::run_on_movers(const std::shared_ptr<CopyJob>& job, std::vector<C
 }
 
 void PoolState::end_copy(CopyJob& job, Time now) {
+  if (job.order.kind != CopyOrder::Kind::from_slot) ++reads_over_;
   if (job.order.kind == CopyOrder::Kind::to_slot) {
     std::uint64_t bytes = 0;
     for (std::size_t i = 0; i < job.outcomes.size(); ++i)
@@ -370,6 +384,7 @@ messages::PoolActor::behavior_type PoolActorBody::make_behavior() {
       [s, run](messages::LoadCommand& command) { run([&] { s->on_load(command); }); },
       [s, run](const messages::CancelCommand& command) { run([&] { s->on_cancel(command); }); },
       [s, run](const messages::CloseRank& close) { run([&] { s->on_close(close); }); },
+      [s, run](const messages::StoreFound& found) { run([&] { s->on_store_found(found); }); },
       [s, run](const messages::CopyAdvanced& news) { run([&] { s->on_copy_advanced(news); }); },
       [s, run](const messages::CopyEnded& news) { run([&] { s->on_copy_ended(news); }); },
       [s, run](const messages::Tick& tick) { run([&] { s->on_tick(tick); }); },

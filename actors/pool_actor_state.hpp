@@ -26,6 +26,7 @@ class PoolState : public protocol::ObjectLocator {
   void on_load_begun(const protocol::LoadBegun& begun);
   void on_rekeyed(const messages::Rekeyed& rekeyed);
   void on_store_lost();
+  void on_store_found(const messages::StoreFound& found);
   void on_flush_mark(messages::FlushMark mark);
   void on_add_pool(const messages::AddPool& add);
   void on_unregister(const messages::UnregisterPool& unregister);
@@ -65,6 +66,9 @@ class PoolState : public protocol::ObjectLocator {
 
   Self self_ = nullptr;
   std::shared_ptr<const PoolSetup> setup_;
+  std::shared_ptr<const ArenaView> arena_;  // of the store's present life
+  protocol::Placement placement_ = protocol::Placement::local(1);
+  std::uint64_t reads_over_ = 0;            // copies out of rows whose results have not been sent
   messages::ShardKeyActor keys_;
   std::unique_ptr<protocol::PoolCore> core_;
   protocol::PoolActions actions_;

@@ -15,12 +15,15 @@ void ShardKeyState::start(Self self, std::shared_ptr<const ShardKeySetup> setup,
   setup_ = std::move(setup);
   stores_ = std::move(stores);
   core_ = protocol::ShardKeyCore(setup_->placement);
+  arena_ = setup_->arena;
+  lost_ = stores_.empty();
 }
 
 void ShardKeyState::join() {
   for (const auto& store : stores_) {
     watches_.watch(self_, store, [this](const caf::error&) { on_store_down(); });
-    compat::tell(self_, store, messages::ClientJoin{setup_->client, setup_->engine, messages::ShardKeyActor{self_}});
+    compat::tell(self_, store, messages::ClientJoin{setup_->client, setup_->engine, setup_->pid, setup_->start_time,
+                                                    messages::ShardKeyActor{self_}});
   }
 }
 
@@ -33,7 +36,8 @@ void ShardKeyState::on_page_ready(protocol::PageReady& ready) {
   split_.clear();
   refused_.clear();
   core_.canonicalize(std::move(ready), split_, refused_);
-  for (auto& [partition, batch] : split_) compat::tell(self_, stores_[partition], std::move(batch));
+  for (auto& [partition, batch] : split_)
+    if (partition < stores_.size()) compat::tell(self_, stores_[partition], std::move(batch));
   if (refused_.empty()) return;
   protocol::StoreReply reply;
   reply.verdicts = std::move(refused_);
@@ -41,13 +45,13 @@ void ShardKeyState::on_page_ready(protocol::PageReady& ready) {
 }
 
 void ShardKeyState::on_load_begin(const protocol::LoadBegin& begin) {
-  if (protocol::ShardKeyCore::home_of(begin.lease) < stores_.size()) {
+  if (!lost_ && protocol::ShardKeyCore::home_of(begin.lease) < stores_.size()) {
     to_all(begin);
     return;
   }
   // No store of this view has made such a lease.
   if (const auto at = ranks_.find(begin.sender); at != ranks_.end())
-    compat::tell(self_, at->second, protocol::LoadBegun{begin.load, Reason::lease_unknown, 0});
+    compat::tell(self_, at->second, protocol::LoadBegun{begin.load, lost_ ? Reason::store_lost : Reason::lease_unknown, 0});
 }
 
 // -- ranks and pools ---------------------------------------------------------------------------------------------------
@@ -55,10 +59,26 @@ void ShardKeyState::on_load_begin(const protocol::LoadBegin& begin) {
 void ShardKeyState::on_attach(const messages::AttachRank& attach) {
   ranks_[attach.sender] = attach.pool;
   to_all(messages::SenderJoin{{attach.sender, setup_->client, setup_->engine}, attach.pool});
-  if (lost_) compat::tell(self_, attach.pool, messages::StoreLost{0});
+  if (unready() == Reason::store_lost)
+    compat::tell(self_, attach.pool, messages::StoreLost{0});
+  else if (arena_ != setup_->arena)
+    found_rank(attach.pool);
 }
 
-void ShardKeyState::on_register_pool(const messages::RegisterPool& command) { register_pool(command, false); }
+void ShardKeyState::on_register_pool(const messages::RegisterPool& command) {
+  if (const Error error = error_of(unready())) {
+    command.answer->fill({error, 0});
+    return;
+  }
+  messages::RegisterPool with_ns = command;
+  const auto ns = setup_->directory->namespace_at(command.ns_handle);
+  if (!ns) {
+    command.answer->fill({{Reason::unknown_namespace, "register_pool: the namespace is not known to the store"}, 0});
+    return;
+  }
+  with_ns.ask.ns = *ns;
+  register_pool(with_ns, false);
+}
 
 void ShardKeyState::register_pool(const messages::RegisterPool& command, bool again) {
   ask_registrar(command.ask, [this, command, again](protocol::RegisterAnswer& answer) {
@@ -82,6 +102,7 @@ void ShardKeyState::register_pool(const messages::RegisterPool& command, bool ag
     setup_->directory->add_pool(command.ask.ns, answer.pool, {pool.name, pool.shards, pool.object_bytes});
     compat::tell(self_, at->second,
                  messages::AddPool{command.memory,
+                                   command.ns_handle,
                                    {command.ask.ns, answer.pool, answer.generation, command.shard},
                                    command.ask,
                                    command.answer});
@@ -94,7 +115,7 @@ void ShardKeyState::attach(protocol::SenderId sender, const PoolKeying& keying, 
 
 void ShardKeyState::on_set_keying(const messages::SetKeying& set) {
   core_.set_pool(set.sender, set.pool, set.keying);
-  pools_[{set.sender, set.pool}] = {set.ask, set.keying, set.rank_shard, false};
+  pools_[{set.sender, set.pool}] = {set.ask, set.keying, set.rank_shard, false, set.ns_handle, set.memory};
   attach(set.sender, set.keying, true);
 }
 
@@ -189,6 +210,7 @@ messages::ShardKeyActor::behavior_type ShardKeyActorBody::make_behavior() {
       [s, run](const messages::LeaseCommand& command) { run([&] { s->on_lease(command); }); },
       [s, run](messages::AdminCommand& command) { run([&] { s->on_admin(command); }); },
       [s, run](const messages::AttachRank& attach) { run([&] { s->on_attach(attach); }); },
+      [s, run](const messages::StoresFound& found) { run([&] { s->on_stores_found(found); }); },
       [s, run](const messages::CloseProcess&) { run([&] { s->on_close(); }); },
       [s, run](const messages::Tick& tick) { run([&] { s->on_tick(tick); }); },
   };

@@ -3,6 +3,7 @@
 
 #include <caf/fwd.hpp>
 
+#include <functional>
 #include <memory>
 
 #include "actors/copy_job.hpp"
@@ -17,7 +18,11 @@ struct ShardKeySetup {
   protocol::EngineId engine = 0;
   protocol::Placement placement = protocol::Placement::local(1);
   std::shared_ptr<runtime::Directory> directory;
-  std::shared_ptr<const ArenaView> arena;
+  std::shared_ptr<const ArenaView> arena;  // of the store in this process; null: it is found later
+  std::uint32_t pid = 0;                   // of this process, and when it started
+  std::uint64_t start_time = 0;
+  /// Everything is registered with a store that was found.
+  std::function<void()> ready;
 };
 
 }  // namespace kvonce::actors

@@ -21,6 +21,8 @@
 
 namespace kvonce::actors {
 
+Error error_of(Reason reason);
+
 class ShardKeyState {
  public:
   using Self = messages::ShardKeyActor::pointer;
@@ -30,6 +32,8 @@ class ShardKeyState {
   ~ShardKeyState();
   /// Introduces this process to its stores, and watches them.
   void join();
+  /// The store is there again, in another life: everything of this process is registered anew.
+  void on_stores_found(const messages::StoresFound& found);
 
   // From ranks, in their order, to the stores.
   void on_page_ready(protocol::PageReady& ready);
@@ -72,6 +76,8 @@ class ShardKeyState {
     protocol::PoolKeying keying;
     std::uint32_t rank_shard = 0;
     bool rekeying = false;
+    std::uint32_t ns_handle = 0;
+    std::shared_ptr<PoolMemory> memory;
   };
   struct OpenLookup {
     std::shared_ptr<LookupOperation> operation;
@@ -91,6 +97,17 @@ class ShardKeyState {
 
   template <class Ask>
   void ask_registrar(const Ask& ask, Registered then);
+  template <class Ask>
+  void ask_again(const Ask& ask, std::function<void(const protocol::RegisterAnswer&)> then);
+  void one_registered();
+  void register_rest_again();
+  void register_pool_again(protocol::SenderId sender, std::uint32_t number, std::uint32_t shard, bool by_rank);
+  void set_again(protocol::SenderId sender, std::uint32_t number, RankPool& pool, const protocol::PoolKeying& keying);
+  void found_rank(const messages::PoolActor& rank);
+  /// Why nothing can be asked of the store now; none: it can.
+  Reason unready() const {
+    return closed_ ? Reason::closed : lost_ || again_left_ != 0 ? Reason::store_lost : Reason::none;
+  }
   void register_pool(const messages::RegisterPool& command, bool again);
   void refresh_group(std::uint32_t index, std::function<void(const Error&)> then);
   runtime::GroupRecord record_of(const protocol::GroupAsk& ask, ShardCounts ranks, const protocol::RegisterAnswer& answer) const;
@@ -117,6 +134,9 @@ class ShardKeyState {
   std::unordered_map<std::uint64_t, messages::SlotPtr<Reason>> lease_calls_;
   std::unordered_map<std::uint64_t, OpenAdmin> admins_;
   std::uint64_t next_token_ = 1;
+  std::shared_ptr<const ArenaView> arena_;
+  std::uint32_t again_left_ = 0;    // registrations with a store that came back that have not been answered
+  bool after_namespaces_ = false;   // and then come groups and pools
   bool lost_ = false;
   bool closed_ = false;
   TickTimer timer_;

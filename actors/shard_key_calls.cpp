@@ -16,6 +16,8 @@ namespace {
 // A pool can be demoted once, so a group with its 64 pools is described again at most so often.
 constexpr std::uint32_t kMaxRedirects = 64;
 
+}  // namespace
+
 Error error_of(Reason reason) {
   switch (reason) {
     case Reason::none: return {};
@@ -25,8 +27,6 @@ Error error_of(Reason reason) {
     default: return {reason, std::string(to_string(reason))};
   }
 }
-
-}  // namespace
 
 // -- registration ------------------------------------------------------------------------------------------------------
 
@@ -49,9 +49,13 @@ void ShardKeyState::on_register_reply(messages::RegisterReply& reply) {
 }
 
 void ShardKeyState::on_open_namespace(const messages::OpenNamespace& command) {
-  ask_registrar(protocol::NamespaceAsk{command.text}, [this, slot = command.answer](protocol::RegisterAnswer& answer) {
-    if (!answer.error) setup_->directory->add_namespace(answer.ns);
-    slot->fill({answer.error, answer.ns});
+  if (const Error error = error_of(unready())) {
+    command.answer->fill({error, 0});
+    return;
+  }
+  ask_registrar(protocol::NamespaceAsk{command.text}, [this, slot = command.answer, text = command.text](protocol::RegisterAnswer& answer) {
+    const std::uint32_t handle = answer.error ? 0 : setup_->directory->add_namespace(text, answer.ns);
+    slot->fill({answer.error, handle});
   });
 }
 
@@ -59,11 +63,12 @@ runtime::GroupRecord ShardKeyState::record_of(const protocol::GroupAsk& ask, Sha
                                               const protocol::RegisterAnswer& answer) const {
   runtime::GroupRecord record;
   record.ask = ask;
+  record.ns_handle = setup_->directory->handle_of(ask.ns);
   record.ranks = ranks;
   record.id = answer.group;
   for (std::size_t i = 0; i < ask.pools.size() && i < answer.pools.size(); ++i) {
     const protocol::PoolId pool = answer.pools[i].pool;
-    const std::uint32_t shards = setup_->arena->readers.front().pool(ask.ns, pool).shards;
+    const std::uint32_t shards = arena_->readers.front().pool(ask.ns, pool).shards;
     const bool as_asked = shards == 0 || shards == ask.pools[i].shards.count();
     record.pools.push_back(pool);
     record.shards.push_back(as_asked ? ask.pools[i].shards : ask.pools[i].ranks);
@@ -72,7 +77,17 @@ runtime::GroupRecord ShardKeyState::record_of(const protocol::GroupAsk& ask, Sha
   return record;
 }
 
-void ShardKeyState::on_register_group(const messages::RegisterGroup& command) {
+void ShardKeyState::on_register_group(const messages::RegisterGroup& received) {
+  messages::RegisterGroup command = received;
+  const auto ns = setup_->directory->namespace_at(command.ns_handle);
+  const Error error = unready() != Reason::none ? error_of(unready())
+                      : ns                      ? Error{}
+                                                : Error{Reason::unknown_namespace, "register_group: the namespace is not known to the store"};
+  if (error) {
+    command.answer->fill({error, 0});
+    return;
+  }
+  command.ask.ns = *ns;
   ask_registrar(command.ask, [this, command](protocol::RegisterAnswer& answer) {
     if (answer.error) {
       command.answer->fill({answer.error, 0});
@@ -94,8 +109,8 @@ void ShardKeyState::refresh_group(std::uint32_t index, std::function<void(const 
 
 void ShardKeyState::on_lookup(messages::LookupCommand& command) {
   OpenLookup open{std::move(command.operation), command.group, 0, std::move(command.ask)};
-  if (lost_ || closed_) {
-    fail_lookup(open, closed_ ? Reason::closed : Reason::store_lost);
+  if (unready() != Reason::none) {
+    fail_lookup(open, unready());
     return;
   }
   const std::uint64_t token = next_token_++;
@@ -191,8 +206,8 @@ void ShardKeyState::fail_lookup(OpenLookup& open, Reason reason) {
 
 void ShardKeyState::on_lease(const messages::LeaseCommand& command) {
   const std::uint32_t home = protocol::ShardKeyCore::home_of(command.call.lease);
-  if (lost_ || closed_ || home >= stores_.size()) {
-    command.answer->fill(closed_ ? Reason::closed : lost_ ? Reason::store_lost : Reason::lease_unknown);
+  if (unready() != Reason::none || home >= stores_.size()) {
+    command.answer->fill(unready() != Reason::none ? unready() : Reason::lease_unknown);
     return;
   }
   const std::uint64_t token = next_token_++;
@@ -212,8 +227,8 @@ void ShardKeyState::on_admin(messages::AdminCommand& command) {
   OpenAdmin open;
   open.operation = std::move(command.operation);
   open.level = command.level;
-  if (lost_ || closed_) {
-    open.error = closed_ ? Reason::closed : Reason::store_lost;
+  if (unready() != Reason::none) {
+    open.error = unready();
     end_admin(open);
     return;
   }
@@ -232,6 +247,15 @@ void ShardKeyState::on_admin(messages::AdminCommand& command) {
   }
   protocol::RemoveAsk& ask = command.remove;
   ask.token = token;
+  if (command.ns_handle != 0xffffffffU) {
+    const auto ns = setup_->directory->namespace_at(command.ns_handle);
+    if (!ns) {
+      kept.error = Reason::unknown_namespace;
+      end_admin(admins_.extract(token).mapped());
+      return;
+    }
+    ask.ns = *ns;
+  }
   using What = protocol::RemoveAsk::What;
   if (ask.what == What::ns || ask.what == What::all) {
     kept.left = static_cast<std::uint32_t>(stores_.size());
@@ -289,6 +313,9 @@ void ShardKeyState::end_admin(OpenAdmin& open) {
 void ShardKeyState::on_store_down() {
   if (closed_ || lost_) return;
   lost_ = true;
+  again_left_ = 0;
+  // From the first partition's loss on nothing of this life is believed.
+  for (const auto& store : stores_) watches_.unwatch(self_, store);
   for (const auto& [sender, rank] : ranks_) compat::tell(self_, rank, messages::StoreLost{0});
   fail_all(Reason::store_lost);
 }
@@ -310,7 +337,7 @@ void ShardKeyState::fail_all(Reason reason) {
 void ShardKeyState::on_close() {
   closed_ = true;
   for (const auto& store : stores_) watches_.unwatch(self_, store);
-  to_all(messages::ClientGone{setup_->client});
+  to_all(messages::ClientGone{setup_->client, true});
   fail_all(Reason::closed);
   self_->quit();
 }

@@ -26,12 +26,12 @@ void StoreState::act(Time now) {
   auto& out = actions_;
   for (auto& [sender, reply] : out.replies) {
     const auto at = senders_.find(sender);
-    if (at != senders_.end() && !reply.empty()) compat::tell(self_, at->second, std::move(reply));
+    if (at != senders_.end() && !reply.empty()) compat::tell(self_, at->second.pool, std::move(reply));
   }
   for (auto& [asker, answer] : out.lookups) tell_client(asker, std::move(answer));
   for (auto& [sender, begun] : out.loads) {
     const auto at = senders_.find(sender);
-    if (at != senders_.end()) compat::tell(self_, at->second, begun);
+    if (at != senders_.end()) compat::tell(self_, at->second.pool, begun);
   }
   for (auto& [asker, answer] : out.removes) tell_client(asker, answer);
   for (auto& [asker, answer] : out.flushes) tell_client(asker, answer);
@@ -57,18 +57,25 @@ void StoreState::act(Time now) {
 
 void StoreState::on_client_join(const messages::ClientJoin& join) {
   clients_[join.client] = join.keys;
-  core().client_joined(join.client, join.engine, runtime::now());
+  core().client_joined(join.client, join.engine, runtime::now(), join.pid, join.start_time);
 }
 
 void StoreState::on_client_gone(messages::ClientGone gone) {
   clients_.erase(gone.client);
   const Time now = runtime::now();
-  core().client_left(gone.client, true, now, actions_);
+  core().client_left(gone.client, gone.fenced, now, actions_);
+  act(now);
+  std::erase_if(senders_, [&](const auto& entry) { return entry.second.client == gone.client; });
+}
+
+void StoreState::on_client_fenced(messages::ClientFenced fenced) {
+  const Time now = runtime::now();
+  core().client_fenced(fenced.client, now, actions_);
   act(now);
 }
 
 void StoreState::on_sender_join(const messages::SenderJoin& join) {
-  senders_[join.sender.sender] = join.pool;
+  senders_[join.sender.sender] = {join.pool, join.sender.client};
   core().attach(join.sender, runtime::now());
 }
 
@@ -182,7 +189,10 @@ void StoreState::on_siblings(const messages::Siblings& siblings) {
   acked_.assign(siblings_.size(), 0);
 }
 
-void StoreState::on_stats(const messages::StatsAsk& ask) { ask.answer->fill(core().stats()); }
+void StoreState::on_snapshot(const messages::SnapshotAsk& ask) {
+  ask.answer->fill(core().snapshot(runtime::now()));
+  self_->quit();
+}
 
 void StoreState::on_tick(messages::Tick tick) {
   timer_.arrived(tick);
@@ -217,6 +227,10 @@ messages::StoreActor::behavior_type StoreActorBody::make_behavior() {
   return {
       [s, run](const messages::ClientJoin& join) { run([&] { s->on_client_join(join); }); },
       [s, run](const messages::ClientGone& gone) { run([&] { s->on_client_gone(gone); }); },
+      [s, run](const messages::ClientFenced& fenced) { run([&] { s->on_client_fenced(fenced); }); },
+      [event](const messages::ProcessFenced& gone) {
+        event([&](StoreCore& core, Time now, StoreActions& out) { core.process_fenced(gone.pid, gone.start_time, now, out); });
+      },
       [s, run](const messages::SenderJoin& join) { run([&] { s->on_sender_join(join); }); },
       [s, run](const messages::SenderGone& gone) { run([&] { s->on_sender_gone(gone); }); },
       [event](const protocol::AttachPool& pool) {
@@ -262,7 +276,10 @@ messages::StoreActor::behavior_type StoreActorBody::make_behavior() {
         event([&](StoreCore& core, Time now, StoreActions& out) { core.flush(from.client, ask, now, out); });
       },
       [s, run](const messages::Siblings& siblings) { run([&] { s->on_siblings(siblings); }); },
-      [s, run](const messages::StatsAsk& ask) { run([&] { s->on_stats(ask); }); },
+      [s, run](const messages::StatsAsk& ask) { run([&] { ask.answer(s->core().stats()); }); },
+      [s, run](const messages::WritesAsk& ask) { run([&] { ask.answer(s->core().writes_by_client()); }); },
+      [event](const messages::Freeze&) { event([&](StoreCore& core, Time now, StoreActions& out) { core.freeze(now, out); }); },
+      [s, run](const messages::SnapshotAsk& ask) { run([&] { s->on_snapshot(ask); }); },
       [s, run](const messages::WantEvents& want) { run([&] { s->core().want_events(want.on); }); },
       [self](const messages::EndStore&) { self->quit(); },
       [s, run](const messages::Continue&) { run([&] { s->on_continue(); }); },

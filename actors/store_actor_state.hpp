@@ -32,6 +32,7 @@ class StoreState {
 
   void on_client_join(const messages::ClientJoin& join);
   void on_client_gone(messages::ClientGone gone);
+  void on_client_fenced(messages::ClientFenced fenced);
   void on_sender_join(const messages::SenderJoin& join);
   void on_sender_gone(messages::SenderGone gone);
   template <class Ask>
@@ -48,7 +49,7 @@ class StoreState {
   void on_load_begin(const protocol::LoadBegin& begin);
   void on_remove(messages::From from, const protocol::RemoveAsk& ask);
   void on_siblings(const messages::Siblings& siblings);
-  void on_stats(const messages::StatsAsk& ask);
+  void on_snapshot(const messages::SnapshotAsk& ask);
   void on_continue();
   void on_tick(messages::Tick tick);
 
@@ -64,7 +65,11 @@ class StoreState {
   Self self_ = nullptr;
   std::shared_ptr<StoreSetup> setup_;
   protocol::StoreActions actions_;
-  std::unordered_map<protocol::SenderId, messages::PoolActor> senders_;
+  struct Rank {
+    messages::PoolActor pool;
+    protocol::ClientId client = 0;
+  };
+  std::unordered_map<protocol::SenderId, Rank> senders_;
   std::unordered_map<protocol::ClientId, messages::ShardKeyActor> clients_;
   std::vector<messages::StoreActor> siblings_;  // by partition, oneself included
   TickTimer timer_;

@@ -61,6 +61,16 @@ struct SenderGone {
 };
 struct ClientGone {
   protocol::ClientId client = 0;
+  bool fenced = false;  // it writes to no slot any more
+};
+/// Later news of a client that has gone: its process has ended, or says that it writes to no slot.
+struct ClientFenced {
+  protocol::ClientId client = 0;
+};
+/// The same of a process that was connected in an earlier life of the store.
+struct ProcessFenced {
+  std::uint32_t pid = 0;
+  std::uint64_t start_time = 0;
 };
 
 KVONCE_FIELDS(From, x.client, x.token)
@@ -73,7 +83,9 @@ KVONCE_FIELDS(CatalogUpdates, x.number, x.updates)
 KVONCE_FIELDS(CatalogAck, x.partition, x.number)
 KVONCE_FIELDS(Conflict, x.ns, x.pool)
 KVONCE_FIELDS(SenderGone, x.sender)
-KVONCE_FIELDS(ClientGone, x.client)
+KVONCE_FIELDS(ClientGone, x.client, x.fenced)
+KVONCE_FIELDS(ClientFenced, x.client)
+KVONCE_FIELDS(ProcessFenced, x.pid, x.start_time)
 
 template <class Inspector, Packed T>
 auto inspect(Inspector& f, T& x) {
@@ -93,6 +105,7 @@ using PoolActor = compat::Interface<
     void(LoadCommand),           // local: the engine wants rows filled
     void(CancelCommand),         // local: end what has not begun
     void(CloseRank),             // local: end everything, then oneself
+    void(StoreFound),            // local: there is a store again; its index and slots lie here
     void(CopyAdvanced),          // local: layer groups are in place
     void(CopyEnded),             // local: a copy has come to its end
     void(Tick)>;                 // local: a deadline may have passed
@@ -122,6 +135,7 @@ using ShardKeyActor = compat::Interface<
     void(LeaseCommand),                            // local: narrow or release, sent to the lease's home partition
     void(AdminCommand),                            // local: remove and flush, on all partitions
     void(struct AttachRank),                       // local: a new PoolActor
+    void(struct StoresFound),                      // local: there is a store (again): introduce everything to it
     void(CloseProcess),                            // local: answer everything `closed`, then end
     void(Tick)>;                                   // local: the time that the core asked for has come
 
@@ -134,6 +148,8 @@ struct SenderJoin {
 struct ClientJoin {
   protocol::ClientId client = 0;
   protocol::EngineId engine = 0;
+  std::uint32_t pid = 0;           // of the process, and when it started: what fences its writes
+  std::uint64_t start_time = 0;
   ShardKeyActor keys;
 };
 /// Local: a new rank of this process.
@@ -145,7 +161,9 @@ struct AttachRank {
 /// One partition of a store: page records, claims, leases, eviction. Partition 0 is the registrar of the catalog.
 using StoreActor = compat::Interface<
     void(ClientJoin),                     // a process has connected
-    void(ClientGone),                     // and left, with no copy running any more
+    void(ClientGone),                     // and left
+    void(ClientFenced),                   // and writes nothing any more
+    void(ProcessFenced),                  // likewise, a process of an earlier life of the store
     void(SenderJoin),                     // a rank of it
     void(SenderGone),                     // has ended, its copies too
     void(protocol::AttachPool),           // a rank holds (or no longer holds) this shard
@@ -170,6 +188,9 @@ using StoreActor = compat::Interface<
     void(From, protocol::FlushAsk),       // answered when what is accepted by now is decided
     void(struct Siblings),                // local: the other partitions
     void(StatsAsk),                       // local: counters of this partition
+    void(WritesAsk),                      // local: who may be writing to its slots
+    void(Freeze),                         // local: no new grants
+    void(SnapshotAsk),                    // local: write down what the next life needs, and end
     void(WantEvents),                     // local: stored and evicted events are wanted, or no more
     void(EndStore),                       // local: end, after what was sent before
     void(Continue),                       // local: background work goes on
@@ -179,6 +200,11 @@ using StoreActor = compat::Interface<
 struct Siblings {
   std::vector<StoreActor> partitions;
 };
+/// Local: the partitions of a store that was found, by number, and where its index and slots lie.
+struct StoresFound {
+  std::vector<StoreActor> partitions;
+  std::shared_ptr<const actors::ArenaView> arena;
+};
 
 template <class Inspector>
 auto inspect(Inspector& f, SenderJoin& x) {
@@ -187,7 +213,7 @@ auto inspect(Inspector& f, SenderJoin& x) {
 template <class Inspector>
 auto inspect(Inspector& f, ClientJoin& x) {
   return compat::fields(f, x, "ClientJoin", compat::field("client", x.client), compat::field("engine", x.engine),
-                        compat::field("keys", x.keys));
+                        compat::field("pid", x.pid), compat::field("start_time", x.start_time), compat::field("keys", x.keys));
 }
 
 /// Makes every message type known to a system that is being configured.
@@ -216,6 +242,11 @@ KVONCE_LOCAL_TYPE(kvonce::messages::LeaseCommand)
 KVONCE_LOCAL_TYPE(kvonce::messages::AdminCommand)
 KVONCE_LOCAL_TYPE(kvonce::messages::AttachRank)
 KVONCE_LOCAL_TYPE(kvonce::messages::CloseProcess)
+KVONCE_LOCAL_TYPE(kvonce::messages::StoreFound)
+KVONCE_LOCAL_TYPE(kvonce::messages::StoresFound)
+KVONCE_LOCAL_TYPE(kvonce::messages::WritesAsk)
+KVONCE_LOCAL_TYPE(kvonce::messages::Freeze)
+KVONCE_LOCAL_TYPE(kvonce::messages::SnapshotAsk)
 KVONCE_LOCAL_TYPE(kvonce::messages::Siblings)
 KVONCE_LOCAL_TYPE(kvonce::messages::StatsAsk)
 KVONCE_LOCAL_TYPE(kvonce::messages::WantEvents)
@@ -260,6 +291,8 @@ KVONCE_TYPE(kvonce_messages, kvonce::messages::CatalogAck)
 KVONCE_TYPE(kvonce_messages, kvonce::messages::Conflict)
 KVONCE_TYPE(kvonce_messages, kvonce::messages::SenderGone)
 KVONCE_TYPE(kvonce_messages, kvonce::messages::ClientGone)
+KVONCE_TYPE(kvonce_messages, kvonce::messages::ClientFenced)
+KVONCE_TYPE(kvonce_messages, kvonce::messages::ProcessFenced)
 KVONCE_TYPE(kvonce_messages, kvonce::messages::SenderJoin)
 KVONCE_TYPE(kvonce_messages, kvonce::messages::ClientJoin)
 KVONCE_TYPE(kvonce_messages, kvonce::messages::PoolActor)

@@ -30,15 +30,17 @@ constexpr std::uint64_t last_of(protocol::GrantOutcome) { return 2; }
 constexpr std::uint64_t last_of(protocol::RemoveAsk::What) { return 3; }
 constexpr std::uint64_t last_of(protocol::PoolInfo::Size) { return 2; }
 constexpr std::uint64_t last_of(protocol::CatalogUpdate::Kind) { return 3; }
+constexpr std::uint64_t last_of(protocol::ObjectEvent::Kind) { return 2; }
 
 /// Plain structs without padding, enums and bools: any bytes are a value, so lists of them are copied as a whole.
 template <class T>
 inline constexpr bool kRaw = std::is_same_v<T, PageHash> || std::is_same_v<T, protocol::ChainPage> ||
-                             std::is_same_v<T, storage::Extent> || std::is_same_v<T, std::uint64_t> ||
-                             std::is_same_v<T, std::uint32_t>;
+                             std::is_same_v<T, storage::Extent> || std::is_same_v<T, protocol::StoreStats> ||
+                             std::is_same_v<T, std::uint64_t> || std::is_same_v<T, std::uint32_t>;
 static_assert(std::has_unique_object_representations_v<protocol::ChainPage>);
 static_assert(std::has_unique_object_representations_v<PageHash>);
 static_assert(std::has_unique_object_representations_v<storage::Extent>);
+static_assert(std::has_unique_object_representations_v<protocol::StoreStats>);
 
 // -- the fields of every struct that travels; V is a visitor that takes any number of them -----------------------------
 
@@ -77,7 +79,7 @@ KVONCE_FIELDS(protocol::LookupAnswer, x.token, x.error, x.restorable_pages, x.re
 KVONCE_FIELDS(protocol::PartLookupAsk, x.token, x.home, x.engine, x.group, x.lease, x.positions, x.pages)
 KVONCE_FIELDS(protocol::PartPage, x.position, x.full_pools, x.reason, x.missing_pool, x.missing_shard, x.checkpoint_in_flight)
 KVONCE_FIELDS(protocol::PartLookupAnswer, x.token, x.partition, x.pages)
-KVONCE_FIELDS(protocol::PartNarrow, x.lease, x.stop, x.touch_pages, x.stops)
+KVONCE_FIELDS(protocol::PartNarrow, x.lease, x.stop, x.touch_pages, x.trailing_pages, x.stops)
 KVONCE_FIELDS(protocol::LeaseCall, x.lease, x.engine, x.stop)
 KVONCE_FIELDS(protocol::LoadBegin, x.load, x.sender, x.engine, x.lease, x.time_left)
 KVONCE_FIELDS(protocol::LoadBegun, x.load, x.reason, x.leased_pages)
@@ -86,6 +88,7 @@ KVONCE_FIELDS(protocol::RemoveAsk, x.token, x.what, x.ns, x.pool, x.shard, x.pag
 KVONCE_FIELDS(protocol::RemoveAnswer, x.token, x.removed_objects, x.error)
 KVONCE_FIELDS(protocol::FlushAsk, x.token, x.level)
 KVONCE_FIELDS(protocol::FlushAnswer, x.token, x.error)
+KVONCE_FIELDS(protocol::ObjectEvent, x.kind, x.ns, x.pool, x.shard, x.page)
 KVONCE_FIELDS(protocol::AttachPool, x.sender, x.ns, x.pool, x.shard, x.attached)
 KVONCE_FIELDS(protocol::AttachSender, x.sender, x.client, x.engine)
 KVONCE_FIELDS(protocol::PoolInfo, x.name, x.shards, x.policy, x.size, x.range_bytes, x.object_bytes, x.layout_digest,

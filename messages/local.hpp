@@ -6,6 +6,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -23,6 +24,7 @@
 namespace kvonce::actors {
 struct PoolMemory;
 struct CopyJob;
+struct ArenaView;
 }  // namespace kvonce::actors
 
 namespace kvonce::messages {
@@ -79,6 +81,7 @@ struct CancelCommand {
 /// The store has taken the pool in: number it, then have its keys set.
 struct AddPool {
   std::shared_ptr<actors::PoolMemory> memory;
+  std::uint32_t ns_handle = 0;
   protocol::PoolKeying keying;
   protocol::PoolAsk ask;
   SlotPtr<Made> answer;
@@ -89,6 +92,11 @@ struct UnregisterPool {
 };
 struct CloseRank {
   SlotPtr<bool> answer;
+};
+/// There is a store again, and this rank's pools are registered with it.
+struct StoreFound {
+  std::shared_ptr<const actors::ArenaView> arena;
+  std::uint32_t partitions = 0;
 };
 /// From a mover thread: leading items of a load's layer groups are in place.
 struct CopyAdvanced {
@@ -107,13 +115,15 @@ struct OpenNamespace {
   SlotPtr<Made> answer;
 };
 struct RegisterGroup {
-  protocol::GroupAsk ask;
+  protocol::GroupAsk ask;  // without namespace: that is ns_handle
+  std::uint32_t ns_handle = 0;
   ShardCounts ranks;
   SlotPtr<Made> answer;  // id: index in the directory
 };
 struct RegisterPool {
   protocol::SenderId sender = 0;
-  protocol::PoolAsk ask;
+  protocol::PoolAsk ask;         // without namespace: that is ns_handle
+  std::uint32_t ns_handle = 0;
   std::uint32_t shard = 0;       // flat, of the declared shards
   std::uint32_t rank_shard = 0;  // flat, when the pool is sharded by rank
   std::shared_ptr<actors::PoolMemory> memory;
@@ -123,6 +133,8 @@ struct RegisterPool {
 struct SetKeying {
   protocol::SenderId sender = 0;
   std::uint32_t pool = 0;
+  std::uint32_t ns_handle = 0;
+  std::shared_ptr<actors::PoolMemory> memory;
   protocol::PoolKeying keying;
   protocol::PoolAsk ask;
   std::uint32_t rank_shard = 0;
@@ -157,7 +169,8 @@ struct AdminCommand {
   std::shared_ptr<AdminOperation> operation;
   bool is_flush = false;
   AckLevel level = AckLevel::memory;
-  protocol::RemoveAsk remove;
+  protocol::RemoveAsk remove;   // without namespace: that is ns_handle, where one is needed
+  std::uint32_t ns_handle = 0xffffffffU;
 };
 /// What is open is answered `closed`, then the ShardKeyActor ends.
 struct CloseProcess {};
@@ -165,7 +178,17 @@ struct CloseProcess {};
 // -- to a StoreActor ---------------------------------------------------------------------------------------------------
 
 struct StatsAsk {
-  SlotPtr<protocol::StoreStats> answer;
+  std::function<void(const protocol::StoreStats&)> answer;  // called by the actor, must not block
+};
+/// Which clients may be writing to slots.
+struct WritesAsk {
+  std::function<void(std::vector<protocol::ClientWrites>&&)> answer;
+};
+/// No new grants from now on.
+struct Freeze {};
+/// The last thing that a partition does: what its next life needs to know, then it ends.
+struct SnapshotAsk {
+  SlotPtr<std::string> answer;
 };
 struct WantEvents {
   bool on = false;

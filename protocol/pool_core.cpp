@@ -321,6 +321,15 @@ void PoolCore::on_store_lost(Time, PoolActions& out) {
   impl_->unbegun.clear();
 }
 
+void PoolCore::on_store_found(Time, PoolActions&) {
+  impl_->lost = false;
+  for (Impl::Pool& pool : impl_->pools) {
+    pool.rekeys_pending = 0;
+    pool.rekey_failed = false;
+    pool.rekeys.clear();
+  }
+}
+
 void PoolCore::copy_progress(std::uint64_t operation, std::uint32_t items_done, const std::vector<CopyOutcome>& outcomes,
                              Time, PoolActions& out) {
   impl_->copy_progress(operation, items_done, outcomes, out);

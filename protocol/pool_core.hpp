@@ -162,6 +162,9 @@ class PoolCore {
   /// The pool's keys are per rank from now on: what was redirected is announced again. ok = false: it cannot be.
   void on_rekeyed(std::uint32_t pool, bool ok, Time now, PoolActions& out);
   void on_store_lost(Time now, PoolActions& out);
+  /// There is a store again, in another life, and its keys are known to the locator. No copy that reads a row for the store
+  /// that was lost may still run.
+  void on_store_found(Time now, PoolActions& out);
 
   /// items_done: leading items of the order that are finished. Optional, for layer groups.
   void copy_progress(std::uint64_t operation, std::uint32_t items_done, const std::vector<CopyOutcome>& outcomes, Time now,

@@ -31,6 +31,7 @@ class ShardKeyCore {
   /// The partition that fixes a lookup's answer: that of its first page.
   std::uint32_t home(NamespaceId ns, const PageHash& first_page) const { return placement_.owner(ns, first_page); }
   const Placement& placement() const { return placement_; }
+  void set_placement(Placement placement) { placement_ = std::move(placement); }
 
   /// A lease names its home partition (lowest 6 bits), so that whoever holds one knows whom to ask.
   static std::uint32_t home_of(const LeaseId& lease) { return static_cast<std::uint32_t>(lease.low & 63U); }

@@ -111,6 +111,13 @@ struct AttachPool {
   bool attached = true;  // false: unregistered
 };
 
+/// Slots that one client may be writing to.
+struct ClientWrites {
+  ClientId client = 0;
+  std::uint64_t open_grants = 0;        // late ones included
+  std::uint64_t quarantined_bytes = 0;  // of slots
+};
+
 /// A process that may still write to quarantined slots. pid 0: not known.
 struct ClientProcess {
   ClientId client = 0;
@@ -190,6 +197,7 @@ class StoreCore {
   void flush(std::uint64_t asker, const FlushAsk& ask, Time now, StoreActions& out);
   void want_events(bool on);
   StoreStats stats() const;
+  std::vector<ClientWrites> writes_by_client() const;
   IndexReader reader() const;
 
   // -- later lives (store_snapshot.cpp) ------------------------------------------------------------------------------

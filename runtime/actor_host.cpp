@@ -7,9 +7,12 @@
 #include <mutex>
 #include <utility>
 
+#include "actors/client_sessions.hpp"
 #include "actors/pool_actor_state.hpp"
+#include "actors/remote_store_actor.hpp"
 #include "actors/shard_key_actor_state.hpp"
 #include "actors/store_actor_state.hpp"
+#include "actors/store_inbox.hpp"
 #include "messages/actors.hpp"
 #include "messages/caller_unit.hpp"
 #include "messages/system_config.hpp"
@@ -81,8 +84,18 @@ struct ActorHost::Impl {
   Config config;
   caf::actor_system system;
   std::shared_ptr<LiveCount> live = std::make_shared<LiveCount>();
+  std::vector<messages::StoreActor> store_list() {
+    const std::lock_guard lock(mutex);
+    return stores;
+  }
+
+  bool remote = false;
+  std::mutex mutex;  // of the two below, which change with the store of another process
   std::vector<messages::StoreActor> stores;
+  std::shared_ptr<actors::FrameSender> out;
   messages::ShardKeyActor keys;
+  std::shared_ptr<actors::ClientSessions> sessions;
+  std::shared_ptr<actors::StoreInbox> inbox;
 };
 
 ActorHost::ActorHost(Setup setup) : impl_(std::make_unique<Impl>(setup)) {
@@ -90,14 +103,25 @@ ActorHost::ActorHost(Setup setup) : impl_(std::make_unique<Impl>(setup)) {
     impl_->stores.push_back(impl_->system.spawn<actors::StoreActorBody>(std::move(store)));
     impl_->count(impl_->stores.back(), &LiveCount::stores);
   }
+  impl_->remote = impl_->stores.empty();
   for (const auto& store : impl_->stores) compat::anon_tell(store, messages::Siblings{impl_->stores});
   impl_->keys = impl_->system.spawn<actors::ShardKeyActorBody>(setup.keys, impl_->stores);
   impl_->count(impl_->keys, &LiveCount::others);
+  if (impl_->remote) {
+    impl_->inbox = std::make_shared<actors::StoreInbox>(impl_->system);
+    impl_->inbox->set_keys(impl_->keys);
+    impl_->inbox->set_events(std::move(setup.events));
+    impl_->inbox->set_ending(std::move(setup.ending));
+  } else {
+    impl_->sessions = std::make_shared<actors::ClientSessions>(impl_->system, impl_->stores);
+  }
   forget_logger();
 }
 
 ActorHost::~ActorHost() {
   // Handles first: an actor's memory is given back through the system.
+  impl_->inbox.reset();
+  impl_->sessions.reset();
   impl_->keys = messages::ShardKeyActor{};
   impl_->stores.clear();
 }
@@ -108,6 +132,13 @@ ActorHost::PoolPtr ActorHost::add_pool_actor(std::shared_ptr<const actors::PoolS
   box->actor = impl_->system.spawn<actors::PoolActorBody>(std::move(setup), impl_->keys);
   forget_logger();
   impl_->count(box->actor, &LiveCount::others);
+  if (impl_->inbox) {
+    impl_->inbox->add_rank(sender, box->actor);
+    // Its last word has been said when it has ended.
+    caf::actor_cast<caf::abstract_actor*>(box->actor)->attach_functor([weak = std::weak_ptr(impl_->inbox), sender] {
+      if (const auto inbox = weak.lock()) inbox->remove_rank(sender);
+    });
+  }
   impl_->tell(impl_->keys, messages::AttachRank{sender, box->actor});
   return box;
 }
@@ -123,13 +154,121 @@ void ActorHost::tell_keys(messages::RegisterPool&& command) { impl_->tell(impl_-
 void ActorHost::tell_keys(messages::LookupCommand&& command) { impl_->tell(impl_->keys, std::move(command)); }
 void ActorHost::tell_keys(messages::LeaseCommand&& command) { impl_->tell(impl_->keys, std::move(command)); }
 void ActorHost::tell_keys(messages::AdminCommand&& command) { impl_->tell(impl_->keys, std::move(command)); }
-void ActorHost::tell_store(std::uint32_t partition, messages::StatsAsk&& command) {
-  impl_->tell(impl_->stores[partition], std::move(command));
+std::vector<messages::SlotPtr<protocol::StoreStats>> ActorHost::ask_stats() {
+  std::vector<messages::SlotPtr<protocol::StoreStats>> slots;
+  if (!impl_->remote) {
+    for (const auto& store : impl_->stores) {
+      slots.push_back(std::make_shared<messages::Slot<protocol::StoreStats>>());
+      impl_->tell(store, messages::StatsAsk{[slot = slots.back()](const protocol::StoreStats& stats) { slot->fill(stats); }});
+    }
+    return slots;
+  }
+  const std::lock_guard lock(impl_->mutex);
+  for (std::uint32_t p = 0; p < impl_->stores.size(); ++p) {
+    slots.push_back(std::make_shared<messages::Slot<protocol::StoreStats>>());
+    impl_->out->send(messages::FrameKind::stats_ask, p, impl_->inbox->expect_stats(slots.back()), messages::Nothing{});
+  }
+  return slots;
 }
-void ActorHost::tell_store(std::uint32_t partition, messages::WantEvents&& command) {
-  impl_->tell(impl_->stores[partition], std::move(command));
+
+bool ActorHost::ask_clients(const messages::SlotPtr<std::vector<ClientInfo>>& slot) {
+  if (!impl_->remote) {
+    impl_->sessions->clients([slot](std::vector<ClientInfo>&& list) { slot->fill(std::move(list)); });
+    return true;
+  }
+  const std::lock_guard lock(impl_->mutex);
+  if (!impl_->out) return false;
+  return impl_->out->send(messages::FrameKind::clients_ask, 0, impl_->inbox->expect_clients(slot), messages::Nothing{});
 }
-void ActorHost::end_store(std::uint32_t partition) { impl_->tell(impl_->stores[partition], messages::EndStore{}); }
+
+void ActorHost::want_events(bool on) {
+  if (!impl_->remote) {
+    impl_->sessions->want_events_here(on);
+    return;
+  }
+  const std::lock_guard lock(impl_->mutex);
+  if (impl_->out) impl_->out->send(messages::FrameKind::want_events, 0, 0, messages::Wanted{on});
+}
+
+// -- the store of another process --------------------------------------------------------------------------------------
+
+void ActorHost::stores_found(const std::shared_ptr<transport::Link>& link, std::uint32_t partitions,
+                             std::shared_ptr<const actors::ArenaView> arena) {
+  const auto out = std::make_shared<actors::FrameSender>(link);
+  std::vector<messages::StoreActor> stores;
+  for (std::uint32_t p = 0; p < partitions; ++p) {
+    stores.push_back(impl_->system.spawn<actors::RemoteStoreActorBody>(out, p));
+    impl_->count(stores.back(), &LiveCount::stores);
+  }
+  forget_logger();
+  {
+    const std::lock_guard lock(impl_->mutex);
+    impl_->out = out;
+    impl_->stores = stores;
+  }
+  compat::anon_tell(impl_->keys, messages::StoresFound{std::move(stores), std::move(arena)});
+}
+
+void ActorHost::stores_lost() {
+  std::vector<messages::StoreActor> stores;
+  {
+    const std::lock_guard lock(impl_->mutex);
+    stores.swap(impl_->stores);
+    impl_->out.reset();
+  }
+  impl_->inbox->forget_questions();
+  for (const auto& store : stores) compat::anon_tell(store, messages::EndStore{});
+}
+
+bool ActorHost::take_frame(std::string_view bytes) { return impl_->inbox->frame(bytes); }
+void ActorHost::turn_over() { impl_->inbox->turn_over(); }
+
+// -- clients of the store in this process ------------------------------------------------------------------------------
+
+const std::shared_ptr<actors::ClientSessions>& ActorHost::sessions() { return impl_->sessions; }
+
+void ActorHost::tell_ending() { impl_->sessions->tell_ending(); }
+
+void ActorHost::process_fenced(std::uint32_t pid, std::uint64_t start_time) {
+  for (const auto& store : impl_->stores) compat::anon_tell(store, messages::ProcessFenced{pid, start_time});
+}
+
+void ActorHost::freeze() {
+  for (const auto& store : impl_->stores) compat::anon_tell(store, messages::Freeze{});
+}
+
+std::optional<std::uint64_t> ActorHost::open_writes(TimePoint deadline) {
+  std::uint64_t open = 0;
+  for (const auto& store : impl_->stores) {
+    const auto slot = std::make_shared<messages::Slot<std::uint64_t>>();
+    compat::anon_tell(store, messages::WritesAsk{[slot](std::vector<protocol::ClientWrites>&& list) {
+                        std::uint64_t sum = 0;
+                        for (const auto& one : list) sum += one.open_grants;
+                        slot->fill(sum);
+                      }});
+    const auto part = slot->wait_until(deadline);
+    if (!part) return std::nullopt;
+    open += *part;
+  }
+  return open;
+}
+
+std::vector<std::string> ActorHost::snapshot(TimePoint deadline) {
+  std::vector<messages::SlotPtr<std::string>> slots;
+  for (const auto& store : impl_->stores) {
+    slots.push_back(std::make_shared<messages::Slot<std::string>>());
+    compat::anon_tell(store, messages::SnapshotAsk{slots.back()});
+  }
+  std::vector<std::string> parts;
+  for (const auto& slot : slots) {
+    auto part = slot->wait_until(deadline);
+    if (!part) return {};
+    parts.push_back(std::move(*part));
+  }
+  return parts;
+}
+
+void ActorHost::end_store(std::uint32_t partition) { impl_->tell(impl_->store_list().at(partition), messages::EndStore{}); }
 
 bool ActorHost::end(TimePoint deadline) {
   auto& live = *impl_->live;
@@ -139,7 +278,7 @@ bool ActorHost::end(TimePoint deadline) {
     std::unique_lock lock(live.mutex);
     live.changed.wait_until(lock, deadline, [&] { return live.others == 0; });
   }
-  for (const auto& store : impl_->stores) impl_->tell(store, messages::EndStore{});
+  for (const auto& store : impl_->store_list()) impl_->tell(store, messages::EndStore{});
   std::unique_lock lock(live.mutex);
   return live.changed.wait_until(lock, deadline, [&] { return live.others == 0 && live.stores == 0; });
 }

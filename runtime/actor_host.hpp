@@ -5,13 +5,24 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
 #include <vector>
+
+#include <kvonce/runtime.hpp>
 
 #include "actors/pool_actor.hpp"
 #include "actors/shard_key_actor.hpp"
 #include "actors/store_actor.hpp"
 #include "messages/local.hpp"
+#include "transport/link.hpp"
+
+namespace kvonce::actors {
+class ClientSessions;
+}  // namespace kvonce::actors
 
 namespace kvonce::runtime {
 
@@ -28,6 +39,9 @@ class ActorHost {
     bool caller_runs = true;
     std::vector<std::shared_ptr<actors::StoreSetup>> stores;  // by partition
     std::shared_ptr<const actors::ShardKeySetup> keys;
+    // Only without stores of its own: what the store of another process tells.
+    std::function<void(std::vector<protocol::ObjectEvent>&&)> events;
+    std::function<void()> ending;  // it says that it is about to end
   };
   /// Throws what CAF throws when the system's threads cannot be had.
   explicit ActorHost(Setup setup);
@@ -50,8 +64,31 @@ class ActorHost {
   void tell_keys(messages::LookupCommand&& command);
   void tell_keys(messages::LeaseCommand&& command);
   void tell_keys(messages::AdminCommand&& command);
-  void tell_store(std::uint32_t partition, messages::StatsAsk&& command);
-  void tell_store(std::uint32_t partition, messages::WantEvents&& command);
+  /// One slot a partition. Filled later; never, when the store is lost.
+  std::vector<messages::SlotPtr<protocol::StoreStats>> ask_stats();
+  /// False: there is no store to be asked.
+  bool ask_clients(const messages::SlotPtr<std::vector<ClientInfo>>& slot);
+  void want_events(bool on);
+
+  // -- the store of another process: one thread at a time -----------------------------------------------------------------
+  /// Its partitions are reached by this link.
+  void stores_found(const std::shared_ptr<transport::Link>& link, std::uint32_t partitions,
+                    std::shared_ptr<const actors::ArenaView> arena);
+  void stores_lost();
+  /// By the thread that reads the link.
+  bool take_frame(std::string_view bytes);
+  void turn_over();
+
+  // -- clients of the store in this process -------------------------------------------------------------------------------
+  const std::shared_ptr<actors::ClientSessions>& sessions();
+  void tell_ending();
+  void process_fenced(std::uint32_t pid, std::uint64_t start_time);
+  /// No new grants. Then, again and again: how many slots somebody may be writing to; nothing when the time is over.
+  void freeze();
+  std::optional<std::uint64_t> open_writes(TimePoint deadline);
+  /// The stores end with it. Empty when a partition did not answer in time.
+  std::vector<std::string> snapshot(TimePoint deadline);
+
   /// One partition ends, as if it had died.
   void end_store(std::uint32_t partition);
 

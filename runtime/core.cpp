@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/core.hpp"
 
+#include "runtime/connection.hpp"
+#include "runtime/service.hpp"
+#include "runtime/store_memory.hpp"
+
 #include <pthread.h>
 #include <sys/random.h>
 
@@ -63,9 +67,38 @@ std::string to_text(const ShardCounts& counts) {
   return "tp " + std::to_string(counts.tp) + ", pp " + std::to_string(counts.pp) + ", cp " + std::to_string(counts.cp);
 }
 
-void read_exists(const Core& core, protocol::NamespaceId ns, protocol::PoolId pool, std::uint32_t shard,
+Error store_lost() { return {Reason::store_lost, "the store is lost; a connection is tried again and again"}; }
+
+Core::Core() = default;
+Core::~Core() = default;
+
+std::shared_ptr<const actors::ArenaView> Core::view() const {
+  const std::lock_guard lock(view_mutex_);
+  return view_;
+}
+
+void Core::set_view(std::shared_ptr<const actors::ArenaView> view, std::uint64_t life) {
+  {
+    const std::lock_guard lock(view_mutex_);
+    view_ = std::move(view);
+    incarnation.store(life, std::memory_order_release);
+  }
+  view_changed_.notify_all();
+}
+
+bool Core::wait_connected(SteadyPoint until) const {
+  std::unique_lock lock(view_mutex_);
+  return view_changed_.wait_until(lock, until, [this] { return view_ != nullptr; });
+}
+
+std::uint64_t Core::partition_slots_bytes() const {
+  const auto memory = view();
+  return memory ? memory->slots_bytes : ~std::uint64_t{0};
+}
+
+void read_exists(const actors::ArenaView& arena, protocol::NamespaceId ns, protocol::PoolId pool, std::uint32_t shard,
                  std::span<const PageHash> pages, std::uint8_t* out) {
-  const auto& readers = core.view->readers;
+  const auto& readers = arena.readers;
   // A record is written within some hundred nanoseconds: a contended one is read again, as it must not be told as a miss.
   const auto settle = [&](const protocol::IndexReader& reader, const PageHash& page, std::uint8_t* found) {
     for (int tries = 0; *found > 1 && tries < 10'000; ++tries) {
@@ -83,7 +116,7 @@ void read_exists(const Core& core, protocol::NamespaceId ns, protocol::PoolId po
   std::vector<std::vector<PageHash>> parts(readers.size());
   std::vector<std::uint32_t> owner(pages.size());
   for (std::size_t i = 0; i < pages.size(); ++i) {
-    owner[i] = core.placement.owner(ns, pages[i]);
+    owner[i] = arena.owner(ns, pages[i]);
     parts[owner[i]].push_back(pages[i]);
   }
   std::vector<std::vector<std::uint8_t>> found(readers.size());
@@ -96,6 +129,24 @@ void read_exists(const Core& core, protocol::NamespaceId ns, protocol::PoolId po
   for (std::size_t i = 0; i < pages.size(); ++i) out[i] = found[owner[i]][next[owner[i]]++];
 }
 
+Error Core::drain(std::chrono::milliseconds timeout) {
+  if (connection) return bad("drain: the store is in another process, which alone can drain it");
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  if (service) service->stop_accepting();
+  host->freeze();
+  while (std::chrono::steady_clock::now() < deadline) {
+    const auto open = host->open_writes(deadline);
+    if (!open || *open == 0) break;
+    std::this_thread::sleep_for(std::chrono::milliseconds{1});
+  }
+  host->tell_ending();
+  Error error;
+  if (!config.arena_file.empty())
+    error = write_snapshot(*this, host->snapshot(std::max(deadline, std::chrono::steady_clock::now() + kLastSteps)));
+  if (service) service->stop();
+  return error;
+}
+
 void Core::stop(std::chrono::milliseconds timeout) {
   if (forks != fork_count()) return;  // the threads are the parent's
   const auto now = std::chrono::steady_clock::now();
@@ -105,6 +156,7 @@ void Core::stop(std::chrono::milliseconds timeout) {
   if (stopped) return;
   stopped = true;
   if (!host) return;
+  if (connection) connection->stop_trying();
   bool calls_ended = gate.wait_empty(deadline);
 
   std::vector<messages::SlotPtr<bool>> closing;
@@ -125,15 +177,24 @@ void Core::stop(std::chrono::milliseconds timeout) {
     for (const auto& slot : closing) slot->wait_until(last);
   events->stop();
   calls_ended = calls_ended || gate.wait_empty(last);
-  if (host->end(last) && calls_ended) {
+  const bool ended = host->end(last);
+  // Everything that the actors had to say has gone through the links by now.
+  if (connection) connection->close();
+  if (service) service->stop();
+  const auto memory = view();
+  set_view(nullptr, 0);
+  if (ended && calls_ended) {
+    connection.reset();
+    service.reset();
     host.reset();
-    view->readers.clear();
     arena.reset();
   } else {
     // An engine's callback does not come back. What it runs in, and the memory that may be touched, are left alone.
     static_cast<void>(host.release());
     new std::optional<storage::Arena>(std::move(arena));
-    new std::shared_ptr<actors::ArenaView>(view);
+    new std::shared_ptr<const actors::ArenaView>(memory);
+    static_cast<void>(connection.release());
+    static_cast<void>(service.release());
   }
 }
 

@@ -15,6 +15,7 @@
 
 #include <kvonce/runtime.hpp>
 
+#include "actors/copy_job.hpp"
 #include "runtime/actor_host.hpp"
 #include "runtime/event_hub.hpp"
 #include "runtime/layout.hpp"
@@ -57,13 +58,19 @@ class CallGate {
 std::uint64_t fork_count() noexcept;
 std::uint64_t random_bits();
 
+class StoreService;
+class StoreConnection;
+
 struct Core {
+  Core();
+  ~Core();
   RuntimeConfig config;
   std::uint64_t forks = fork_count();
+  // Of the store in this process.
   std::optional<storage::Arena> arena;
   std::vector<PartitionLayout> layout;
-  std::shared_ptr<actors::ArenaView> view;
-  protocol::Placement placement = protocol::Placement::local(1);
+  std::uint64_t arena_id = 0;
+  StoreStart store_start;
   protocol::ClientId client = 0;
   protocol::EngineId engine = 0;
   std::shared_ptr<Directory> directory;
@@ -71,6 +78,17 @@ struct Core {
   std::shared_ptr<transport::Mover> mover;
   std::shared_ptr<EventHub> events;
   std::unique_ptr<ActorHost> host;
+  std::unique_ptr<StoreService> service;        // for other processes
+  std::unique_ptr<StoreConnection> connection;  // to a store of another process
+
+  // The store now: its life (0: lost) and its memory (null: lost).
+  std::atomic<std::uint64_t> incarnation{0};
+  std::atomic<bool> events_wanted{false};
+  std::shared_ptr<const actors::ArenaView> view() const;
+  void set_view(std::shared_ptr<const actors::ArenaView> view, std::uint64_t life);
+  bool wait_connected(SteadyPoint until) const;
+  /// Of one partition, for the largest object that there is room for; 0: not known.
+  std::uint64_t partition_slots_bytes() const;
 
   CallGate gate;
   std::atomic<std::uint64_t> next_operation{1};
@@ -80,6 +98,12 @@ struct Core {
   bool stopped = false;  // under stop_mutex
 
   void stop(std::chrono::milliseconds timeout);
+  Error drain(std::chrono::milliseconds timeout);
+
+ private:
+  mutable std::mutex view_mutex_;
+  mutable std::condition_variable view_changed_;
+  std::shared_ptr<const actors::ArenaView> view_;
 };
 using CorePtr = std::shared_ptr<Core>;
 
@@ -113,6 +137,7 @@ inline constexpr std::chrono::milliseconds kControlTimeout{10'000};
 
 Error check_timeout(const char* what, std::chrono::milliseconds timeout);
 Error bad(std::string text);
+Error store_lost();
 std::string to_text(const Coordinates& at);
 std::string to_text(const ShardCounts& counts);
 /// Of RuntimeConfig::copy_kernel; any other name is taken as automatic.
@@ -126,7 +151,7 @@ std::shared_ptr<Op> make_operation(Core& core, OperationKind kind, std::chrono::
 }
 
 /// exists over one (pool, shard) of all partitions.
-void read_exists(const Core& core, protocol::NamespaceId ns, protocol::PoolId pool, std::uint32_t shard,
+void read_exists(const actors::ArenaView& arena, protocol::NamespaceId ns, protocol::PoolId pool, std::uint32_t shard,
                  std::span<const PageHash> pages, std::uint8_t* out);
 
 }  // namespace kvonce::runtime

@@ -16,6 +16,7 @@ struct Counters {
   std::atomic<std::uint64_t> moved_bytes{0};                         // rows to slots
   std::atomic<std::uint64_t> loaded_items{0}, loaded_bytes{0}, load_failures{0};
   std::atomic<std::uint64_t> rows_lent{0};                           // now
+  std::atomic<std::uint64_t> row_reads{0};                           // now: copies out of rows that have not been reported
 };
 
 inline void add(std::atomic<std::uint64_t>& counter, std::uint64_t n) noexcept {

@@ -6,7 +6,7 @@ namespace kvonce::runtime {
 namespace {
 
 bool same_group(const protocol::GroupAsk& a, const protocol::GroupAsk& b) {
-  if (a.ns != b.ns || a.name != b.name || a.pools.size() != b.pools.size()) return false;
+  if (a.name != b.name || a.pools.size() != b.pools.size()) return false;
   for (std::size_t i = 0; i < a.pools.size(); ++i) {
     const auto& x = a.pools[i];
     const auto& y = b.pools[i];
@@ -30,20 +30,50 @@ std::string GroupRecord::name_of(protocol::PoolId pool) const {
   return {};
 }
 
-void Directory::add_namespace(protocol::NamespaceId ns) {
+std::uint32_t Directory::add_namespace(std::string_view text, protocol::NamespaceId ns) {
   const std::lock_guard lock(mutex_);
-  namespaces_.insert(ns);
+  for (std::uint32_t i = 0; i < namespaces_.size(); ++i) {
+    if (namespaces_[i].text != text) continue;
+    namespaces_[i].ns = ns;
+    return i;
+  }
+  namespaces_.push_back({std::string(text), ns});
+  return static_cast<std::uint32_t>(namespaces_.size() - 1);
 }
 
-bool Directory::has_namespace(std::uint64_t ns) const {
+std::optional<protocol::NamespaceId> Directory::namespace_at(std::uint64_t handle) const {
   const std::lock_guard lock(mutex_);
-  return ns < protocol::kMaxNamespaces && namespaces_.contains(static_cast<protocol::NamespaceId>(ns));
+  if (handle >= namespaces_.size() || namespaces_[handle].ns >= protocol::kMaxNamespaces) return std::nullopt;
+  return static_cast<protocol::NamespaceId>(namespaces_[handle].ns);
+}
+
+std::optional<std::string> Directory::namespace_text(std::uint64_t handle) const {
+  const std::lock_guard lock(mutex_);
+  if (handle >= namespaces_.size()) return std::nullopt;
+  return namespaces_[handle].text;
+}
+
+void Directory::move_namespace(std::uint64_t handle, std::uint32_t ns) {
+  const std::lock_guard lock(mutex_);
+  if (handle < namespaces_.size()) namespaces_[handle].ns = ns;
+}
+
+std::uint32_t Directory::handle_of(protocol::NamespaceId ns) const {
+  const std::lock_guard lock(mutex_);
+  for (std::uint32_t i = 0; i < namespaces_.size(); ++i)
+    if (namespaces_[i].ns == ns) return i;
+  return 0xffffffffU;
+}
+
+std::uint32_t Directory::groups() const {
+  const std::lock_guard lock(mutex_);
+  return static_cast<std::uint32_t>(groups_.size());
 }
 
 std::uint32_t Directory::add_group(GroupRecord record) {
   const std::lock_guard lock(mutex_);
   for (std::uint32_t i = 0; i < groups_.size(); ++i) {
-    if (!same_group(groups_[i]->ask, record.ask)) continue;
+    if (groups_[i]->ns_handle != record.ns_handle || !same_group(groups_[i]->ask, record.ask)) continue;
     groups_[i] = std::make_shared<const GroupRecord>(std::move(record));
     return i;
   }

@@ -7,8 +7,9 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <set>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -18,7 +19,8 @@ namespace kvonce::runtime {
 
 /// A page group as it is registered now. Immutable; a demotion replaces it.
 struct GroupRecord {
-  protocol::GroupAsk ask;
+  protocol::GroupAsk ask;  // ask.ns: with the store now
+  std::uint32_t ns_handle = 0xffffffffU;
   ShardCounts ranks;
   protocol::GroupId id = 0;
   std::vector<protocol::PoolId> pools;  // in the order of ask.pools
@@ -38,13 +40,22 @@ struct KnownPool {
 
 class Directory {
  public:
-  void add_namespace(protocol::NamespaceId ns);
-  bool has_namespace(std::uint64_t ns) const;
+  // Namespaces have a number here, which lasts, and one with the store, which is another one when the store is.
+  /// The number here; the one of an equal text when there is one.
+  std::uint32_t add_namespace(std::string_view text, protocol::NamespaceId ns);
+  /// With the store now. Nothing: no such handle, or it could not be registered with this store.
+  std::optional<protocol::NamespaceId> namespace_at(std::uint64_t handle) const;
+  std::optional<std::string> namespace_text(std::uint64_t handle) const;
+  /// kMaxNamespaces: not with this store.
+  void move_namespace(std::uint64_t handle, std::uint32_t ns);
+  /// The handle of one of the store's numbers; 0xffffffff: not opened here.
+  std::uint32_t handle_of(protocol::NamespaceId ns) const;
 
   /// The index of an equal group when there is one.
   std::uint32_t add_group(GroupRecord record);
   void replace_group(std::uint32_t index, GroupRecord record);
   GroupPtr group(std::uint64_t index) const;  // null: no such group
+  std::uint32_t groups() const;
   /// Groups of `ns` that name the pool.
   std::vector<std::uint32_t> groups_with(protocol::NamespaceId ns, std::string_view pool) const;
 
@@ -53,7 +64,11 @@ class Directory {
 
  private:
   mutable std::mutex mutex_;
-  std::set<protocol::NamespaceId> namespaces_;
+  struct Namespace {
+    std::string text;
+    std::uint32_t ns = 0;
+  };
+  std::vector<Namespace> namespaces_;
   std::vector<GroupPtr> groups_;
   std::map<std::pair<protocol::NamespaceId, protocol::PoolId>, KnownPool> pools_;
 };

@@ -55,7 +55,7 @@ void EventHub::run(std::uint64_t generation, const Callback& callback) {
     for (const auto& event : taken) {
       StoreEvent& told = events.emplace_back();
       told.kind = static_cast<StoreEvent::Kind>(event.kind);
-      told.ns = event.ns;
+      told.ns = directory_->handle_of(event.ns);
       told.pool = directory_->pool(event.ns, event.pool).name;
       told.shard = event.shard;
       told.page = event.page;

@@ -125,7 +125,7 @@ Result<PoolHandle> Rank::register_pool(const PoolSpec& spec) {
       return result;
     }
     memory->shape = std::move(shape.shape);
-    const std::uint64_t room = impl_->core->layout.front().slots_bytes;
+    const std::uint64_t room = impl_->core->partition_slots_bytes();
     if (memory->shape->slot_bytes() > room) {
       result.error = bad("pool " + quoted(spec.name) + ": one object takes " + std::to_string(memory->shape->slot_bytes()) +
                          " bytes, and a partition has " + std::to_string(room) + "; raise arena_bytes");
@@ -147,7 +147,7 @@ Result<PoolHandle> Rank::register_pool(const PoolSpec& spec) {
 
   messages::RegisterPool command;
   command.sender = impl_->sender;
-  command.ask.ns = impl_->group->ask.ns;
+  command.ns_handle = impl_->group->ns_handle;
   command.ask.ranks = impl_->group->ranks;
   protocol::PoolInfo& info = command.ask.pool;
   info.name = spec.name;
@@ -212,6 +212,10 @@ Result<std::shared_ptr<PutOperation>> Rank::put(PutBatch batch, PutOptions optio
       return result;
     }
     order.items.push_back({item.page, item.pool.id, item.row});
+  }
+  if (impl_->core->config.read_only) {
+    result.error = bad("put: this runtime is read_only");
+    return result;
   }
   const Call call(*impl_->core);
   if ((result.error = call.error)) return result;
@@ -294,9 +298,14 @@ Result<std::vector<std::uint8_t>> Rank::exists(PoolHandle pool, std::span<const 
     result.error = bad("exists: pool handle " + std::to_string(pool.id) + " is not one of this rank");
     return result;
   }
+  const auto view = impl_->core->view();
+  if (!view) {
+    result.error = runtime::store_lost();
+    return result;
+  }
   result.value.resize(pages.size());
   const protocol::PoolKeying keying = memory->keying();
-  runtime::read_exists(*impl_->core, keying.ns, keying.pool, keying.shard, pages, result.value.data());
+  runtime::read_exists(*view, keying.ns, keying.pool, keying.shard, pages, result.value.data());
   return result;
 }
 

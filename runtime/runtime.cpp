@@ -25,6 +25,11 @@ Error check_name(const char* what, std::string_view name) {
   return bad(std::string(what) + " is " + std::to_string(name.size()) + " bytes long: must be 1 to 255");
 }
 
+Error check_namespace(const runtime::Core& core, const char* what, NamespaceHandle ns) {
+  if (core.directory->namespace_text(ns.id)) return {};
+  return {Reason::unknown_namespace, std::string(what) + ": namespace handle " + std::to_string(ns.id) + " was not opened here"};
+}
+
 Error check_counts(const std::string& what, const ShardCounts& counts) {
   const std::uint64_t count = std::uint64_t{counts.tp} * counts.pp * counts.cp;
   if (count >= 1 && count <= protocol::kMaxShardsPerPool) return {};
@@ -84,13 +89,10 @@ Result<NamespaceHandle> Runtime::open_namespace(std::string_view text) {
 Result<GroupHandle> Runtime::register_group(NamespaceHandle ns, const GroupSpec& spec) {
   Result<GroupHandle> result;
   if ((result.error = check_group(spec))) return result;
-  if (!impl_->core->directory->has_namespace(ns.id)) {
-    result.error = {Reason::unknown_namespace, "register_group: namespace handle " + std::to_string(ns.id) + " was not opened here"};
-    return result;
-  }
+  if ((result.error = check_namespace(*impl_->core, "register_group", ns))) return result;
   messages::RegisterGroup command;
   command.ranks = spec.ranks;
-  command.ask.ns = static_cast<protocol::NamespaceId>(ns.id);
+  command.ns_handle = ns.id;
   command.ask.name = spec.name;
   for (const GroupPool& pool : spec.pools)
     command.ask.pools.push_back({pool.name, pool.shards.value_or(spec.ranks), spec.ranks, pool.policy, pool.optional});
@@ -131,8 +133,9 @@ Result<std::shared_ptr<Rank>> Runtime::add_rank(GroupHandle group, const Coordin
   auto setup = std::make_shared<actors::PoolSetup>();
   setup->core.sender = impl->sender;
   setup->core.engine = core.engine;
-  setup->arena = core.view;
-  setup->placement = core.placement;
+  setup->arena = core.view();
+  if (!setup->arena) setup->arena = std::make_shared<actors::ArenaView>();
+  setup->placement = protocol::Placement::local(static_cast<std::uint32_t>(std::max<std::size_t>(setup->arena->readers.size(), 1)));
   setup->mover = core.mover;
   setup->inline_copy_bytes = core.config.inline_copy_bytes;
   setup->counters = core.counters;
@@ -234,22 +237,30 @@ Result<std::vector<std::uint8_t>> Runtime::exists(GroupHandle group, std::string
   }
   const Call call(*impl_->core);
   if ((result.error = call.error)) return result;
+  const auto view = impl_->core->view();
+  if (!view) {
+    result.error = runtime::store_lost();
+    return result;
+  }
   result.value.resize(pages.size());
-  runtime::read_exists(*impl_->core, record->ask.ns, record->pools[at], shard, pages, result.value.data());
+  runtime::read_exists(*view, record->ask.ns, record->pools[at], shard, pages, result.value.data());
   return result;
 }
 
 Result<PageStat> Runtime::stat(NamespaceHandle ns, const PageHash& page) const {
   Result<PageStat> result;
   const runtime::Core& core = *impl_->core;
-  if (!core.directory->has_namespace(ns.id)) {
-    result.error = {Reason::unknown_namespace, "stat: namespace handle " + std::to_string(ns.id) + " was not opened here"};
-    return result;
-  }
+  if ((result.error = check_namespace(core, "stat", ns))) return result;
   const Call call(*impl_->core);
   if ((result.error = call.error)) return result;
-  const auto id = static_cast<protocol::NamespaceId>(ns.id);
-  const protocol::IndexReader& reader = core.view->readers[core.placement.owner(id, page)];
+  const auto with_store = core.directory->namespace_at(ns.id);
+  const auto arena = core.view();
+  if (!with_store || !arena) {
+    result.error = runtime::store_lost();
+    return result;
+  }
+  const protocol::NamespaceId id = *with_store;
+  const protocol::IndexReader& reader = arena->readers[arena->owner(id, page)];
   protocol::PageView view;
   if (reader.page(id, page, &view) != protocol::ReadStatus::found) return result;
   result.value.found = true;
@@ -270,7 +281,9 @@ Result<PageStat> Runtime::stat(NamespaceHandle ns, const PageHash& page) const {
 
 namespace {
 
-Result<std::shared_ptr<AdminOperation>> remove(runtime::Core& core, protocol::RemoveAsk&& ask, Completion&& completion) {
+Result<std::shared_ptr<AdminOperation>> remove(runtime::Core& core, protocol::RemoveAsk&& ask, Completion&& completion,
+                                               std::uint32_t ns_handle = 0xffffffffU) {
+  if (core.config.read_only) return {nullptr, bad("remove: this runtime is read_only")};
   Result<std::shared_ptr<AdminOperation>> result;
   const Call call(core);
   if ((result.error = call.error)) return result;
@@ -278,13 +291,9 @@ Result<std::shared_ptr<AdminOperation>> remove(runtime::Core& core, protocol::Re
   messages::AdminCommand command;
   command.operation = result.value;
   command.remove = std::move(ask);
+  command.ns_handle = ns_handle;
   core.host->tell_keys(std::move(command));
   return result;
-}
-
-Error check_namespace(const runtime::Core& core, const char* what, NamespaceHandle ns) {
-  if (core.directory->has_namespace(ns.id)) return {};
-  return {Reason::unknown_namespace, std::string(what) + ": namespace handle " + std::to_string(ns.id) + " was not opened here"};
 }
 
 }  // namespace
@@ -316,17 +325,15 @@ Result<std::shared_ptr<AdminOperation>> Runtime::remove_pages(NamespaceHandle ns
                                             std::to_string(kMaxBatchItems)}};
   protocol::RemoveAsk ask;
   ask.what = protocol::RemoveAsk::What::page;
-  ask.ns = static_cast<protocol::NamespaceId>(ns.id);
   ask.pages = std::move(pages);
-  return remove(*impl_->core, std::move(ask), std::move(completion));
+  return remove(*impl_->core, std::move(ask), std::move(completion), ns.id);
 }
 
 Result<std::shared_ptr<AdminOperation>> Runtime::remove_namespace(NamespaceHandle ns, Completion completion) {
   if (Error error = check_namespace(*impl_->core, "remove_namespace", ns)) return {nullptr, error};
   protocol::RemoveAsk ask;
   ask.what = protocol::RemoveAsk::What::ns;
-  ask.ns = static_cast<protocol::NamespaceId>(ns.id);
-  return remove(*impl_->core, std::move(ask), std::move(completion));
+  return remove(*impl_->core, std::move(ask), std::move(completion), ns.id);
 }
 
 Result<std::shared_ptr<AdminOperation>> Runtime::clear(Completion completion) {
@@ -364,10 +371,7 @@ Stats Runtime::stats() const {
   {
     const Call call(core);
     if (call.error) return stats;
-    for (std::uint32_t p = 0; p < core.config.partitions; ++p) {
-      slots.push_back(std::make_shared<messages::Slot<protocol::StoreStats>>());
-      core.host->tell_store(p, messages::StatsAsk{slots.back()});
-    }
+    slots = core.host->ask_stats();
   }
   protocol::StoreStats sum;
   // In a callback a store may be waiting for this very thread; it is not waited for then.
@@ -411,13 +415,48 @@ Stats Runtime::stats() const {
   return stats;
 }
 
+bool Runtime::connected() const noexcept { return impl_->core->incarnation.load(std::memory_order_acquire) != 0; }
+
+std::uint64_t Runtime::incarnation() const noexcept { return impl_->core->incarnation.load(std::memory_order_acquire); }
+
+bool Runtime::wait_connected(std::chrono::milliseconds timeout) const {
+  const auto until = std::chrono::steady_clock::now() + std::clamp(timeout, std::chrono::milliseconds{0}, kMaxTimeout);
+  return impl_->core->wait_connected(until);
+}
+
+StoreStart Runtime::store_start() const { return impl_->core->store_start; }
+
+Result<std::vector<ClientInfo>> Runtime::clients() const {
+  Result<std::vector<ClientInfo>> result;
+  const auto slot = std::make_shared<messages::Slot<std::vector<ClientInfo>>>();
+  {
+    const Call call(*impl_->core);
+    if ((result.error = call.error)) return result;
+    if (!impl_->core->host->ask_clients(slot)) {
+      result.error = runtime::store_lost();
+      return result;
+    }
+  }
+  auto list = runtime::wait_for(*slot, runtime::kControlTimeout, "clients", &result.error);
+  if (list) result.value = std::move(*list);
+  return result;
+}
+
+Error Runtime::drain(std::chrono::milliseconds timeout) {
+  if (Error error = check_timeout("drain: timeout", timeout)) return error;
+  const Call call(*impl_->core);
+  if (call.error) return call.error;
+  return impl_->core->drain(timeout);
+}
+
 void Runtime::subscribe(std::function<void(std::span<const StoreEvent>)> callback) {
   runtime::Core& core = *impl_->core;
   const bool on = static_cast<bool>(callback);
   const Call call(core);
   if (call.error) return;
   if (on) core.events->subscribe(std::move(callback));
-  for (std::uint32_t p = 0; p < core.config.partitions; ++p) core.host->tell_store(p, messages::WantEvents{on});
+  core.events_wanted.store(on, std::memory_order_release);
+  core.host->want_events(on);
   if (!on) core.events->stop();
 }
 

@@ -1,13 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Runtime::start: from a configuration to running actors.
-#include <string>
+#include <unistd.h>
+
 #include <exception>
+#include <string>
 #include <utility>
 
+#include "actors/client_sessions.hpp"
+
 #include "protocol/shard_key_core.hpp"
+#include "runtime/connection.hpp"
 #include "runtime/core.hpp"
+#include "runtime/service.hpp"
+#include "runtime/store_memory.hpp"
 #include "telemetry/log.hpp"
+#include "transport/link_client.hpp"
 
 namespace kvonce {
 
@@ -42,6 +50,7 @@ protocol::StoreConfig store_config(const RuntimeConfig& config, const runtime::C
   store.lease_time = nanoseconds(config.lease_time);
   store.lease_time_max = std::max(store.lease_time_max, store.lease_time);
   store.leased_stops = config.leased_stops;
+  store.engine_grace = nanoseconds(config.engine_grace);
   store.leased_bytes_per_engine = config.leased_bytes;  // a lease is counted whole, at its home partition
   store.ghost_entries = config.ghost_entries / config.partitions;
   return store;
@@ -49,68 +58,104 @@ protocol::StoreConfig store_config(const RuntimeConfig& config, const runtime::C
 
 void warn(const std::string& line) { telemetry::warn(line); }
 
+using runtime::Core;
+
+/// What every Runtime has, wherever its store is.
+Error start_common(Core& core) {
+  core.client = runtime::random_bits() | 1U;
+  core.engine = protocol::text_digest(core.config.engine_id).low;
+  core.directory = std::make_shared<runtime::Directory>();
+  core.counters = std::make_shared<runtime::Counters>();
+  core.events = std::make_shared<runtime::EventHub>(core.directory);
+  core.mover = std::make_shared<transport::Mover>(
+      // Bounded by what the ranks may have open, not here: a refused copy would be a failed page.
+      transport::MoverConfig{.threads = core.config.mover_threads,
+                             .max_batches = std::size_t{1} << 24,
+                             .kernel = runtime::kernel_of(core.config.copy_kernel),
+                             .now = {}});
+  if (core.mover->threads() == 0) return {Reason::no_space, "no thread could be started for copying"};
+  return {};
+}
+
+std::shared_ptr<actors::ShardKeySetup> keys_setup(const Core& core) {
+  auto keys = std::make_shared<actors::ShardKeySetup>();
+  keys->client = core.client;
+  keys->engine = core.engine;
+  keys->directory = core.directory;
+  keys->pid = static_cast<std::uint32_t>(getpid());
+  keys->start_time = transport::own_start_time();
+  return keys;
+}
+
+Error start_embedded(Core& core) {
+  const RuntimeConfig& config = core.config;
+  runtime::StoreMemory memory;
+  if (Error error = memory.open(core)) return error;
+  core.layout = memory.layout();
+  auto view = std::make_shared<actors::ArenaView>();
+  view->base = core.arena->base();
+  view->bytes = core.arena->bytes();
+  view->checksums = config.checksums;
+  view->placement = protocol::Placement::local(config.partitions);
+  view->slots_bytes = core.layout.front().slots_bytes;
+  runtime::ActorHost::Setup setup;
+  setup.scheduler_threads = config.scheduler_threads;
+  setup.caller_runs = config.caller_runs;
+  const protocol::Incarnation incarnation = runtime::random_bits() | 1U;
+  for (std::uint32_t p = 0; p < config.partitions; ++p) {
+    auto store = std::make_shared<actors::StoreSetup>();
+    store->config = store_config(config, core, p, incarnation);
+    store->core = memory.make_store(store->config, p);
+    store->warn = warn;
+    store->events = [&core](std::vector<protocol::ObjectEvent>&& told) {
+      core.host->sessions()->push_events(told);
+      core.events->push(std::move(told));
+    };
+    view->readers.push_back(store->core->reader());
+    setup.stores.push_back(std::move(store));
+  }
+  auto keys = keys_setup(core);
+  keys->placement = view->placement;
+  keys->arena = view;
+  setup.keys = std::move(keys);
+  core.set_view(view, incarnation);
+  core.host = std::make_unique<runtime::ActorHost>(std::move(setup));
+  core.store_start = memory.outcome();
+  if (config.serve.empty()) return {};
+  core.service = std::make_unique<runtime::StoreService>(core);
+  return core.service->start(incarnation);
+}
+
+Error start_connected(Core& core) {
+  const auto deadline = std::chrono::steady_clock::now() + core.config.connect_timeout;
+  core.connection = std::make_unique<runtime::StoreConnection>(core);
+  runtime::ActorHost::Setup setup;
+  setup.scheduler_threads = core.config.scheduler_threads;
+  setup.caller_runs = core.config.caller_runs;
+  setup.events = [events = core.events](std::vector<protocol::ObjectEvent>&& told) { events->push(std::move(told)); };
+  setup.ending = [connection = core.connection.get()] { connection->on_ending(); };
+  auto keys = keys_setup(core);
+  keys->ready = [connection = core.connection.get()] { connection->on_ready(); };
+  setup.keys = std::move(keys);
+  core.host = std::make_unique<runtime::ActorHost>(std::move(setup));
+  return core.connection->start(deadline);
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Runtime>> Runtime::start(const RuntimeConfig& config) {
   Result<std::unique_ptr<Runtime>> result;
   if ((result.error = config.check())) return result;
-  const auto core = std::make_shared<runtime::Core>();
+  const auto core = std::make_shared<Core>();
   core->config = config;
-  storage::ArenaOptions options;
-  options.bytes = config.arena_bytes;
-  options.huge_pages = config.huge_pages ? storage::HugePages::madvise : storage::HugePages::off;
-  options.populate = config.populate;
-  auto arena = storage::Arena::create(options);
-  if (!arena.arena) {
-    result.error = {Reason::no_space, "arena_bytes is " + std::to_string(config.arena_bytes) + ": " + arena.error};
-    return result;
-  }
-  core->arena = std::move(arena.arena);
-  runtime::Layout layout = runtime::plan_layout(config, core->arena->bytes());
-  if ((result.error = layout.error)) return result;
-  core->layout = std::move(layout.partitions);
-  core->placement = protocol::Placement::local(config.partitions);
-  core->client = runtime::random_bits();
-  core->engine = protocol::text_digest(config.engine_id).low;
-  core->directory = std::make_shared<runtime::Directory>();
-  core->counters = std::make_shared<runtime::Counters>();
-  core->events = std::make_shared<runtime::EventHub>(core->directory);
   try {
-    core->mover = std::make_shared<transport::Mover>(
-        // Bounded by what the ranks may have open, not here: a refused copy would be a failed page.
-        transport::MoverConfig{.threads = config.mover_threads, .max_batches = std::size_t{1} << 24, .kernel = runtime::kernel_of(config.copy_kernel), .now = {}});
-    if (core->mover->threads() == 0) {
-      result.error = {Reason::no_space, "no thread could be started for copying"};
-      return result;
-    }
-    auto view = std::make_shared<actors::ArenaView>();
-    view->base = core->arena->base();
-    view->bytes = core->arena->bytes();
-    view->checksums = config.checksums;
-    runtime::ActorHost::Setup setup;
-    setup.scheduler_threads = config.scheduler_threads;
-    setup.caller_runs = config.caller_runs;
-    const protocol::Incarnation incarnation = runtime::random_bits() | 1U;
-    for (std::uint32_t p = 0; p < config.partitions; ++p) {
-      auto store = std::make_shared<actors::StoreSetup>();
-      store->config = store_config(config, *core, p, incarnation);
-      store->core = std::make_unique<protocol::StoreCore>(store->config);
-      store->events = [events = core->events](std::vector<protocol::ObjectEvent>&& told) { events->push(std::move(told)); };
-      store->warn = warn;
-      view->readers.push_back(store->core->reader());
-      setup.stores.push_back(std::move(store));
-    }
-    core->view = view;
-    auto keys = std::make_shared<actors::ShardKeySetup>();
-    keys->client = core->client;
-    keys->engine = core->engine;
-    keys->placement = core->placement;
-    keys->directory = core->directory;
-    keys->arena = core->view;
-    setup.keys = std::move(keys);
-    core->host = std::make_unique<runtime::ActorHost>(std::move(setup));
+    result.error = start_common(*core);
+    if (!result.error) result.error = config.store == "embedded" ? start_embedded(*core) : start_connected(*core);
   } catch (const std::exception& problem) {
     result.error = {Reason::no_space, std::string("the runtime could not be started: ") + problem.what()};
+  }
+  if (result.error) {
+    core->stop(std::chrono::milliseconds{1'000});
     return result;
   }
   auto impl = std::make_unique<Impl>();

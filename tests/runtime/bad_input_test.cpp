@@ -24,7 +24,22 @@ TEST_CASE("a wrong field of the configuration is named with its value and what i
   CHECK(!small_config().check());
   CHECK(says(error([](auto& c) { c.engine_id = ""; }), "engine_id is 0 bytes", "1 to 255"));
   CHECK(says(error([](auto& c) { c.engine_id.assign(256, 'x'); }), "engine_id is 256 bytes"));
-  CHECK(says(error([](auto& c) { c.store = "unix:/x"; }), "store is 'unix:/x'", "embedded"));
+  CHECK(says(error([](auto& c) { c.store = "tcp:h:1"; }), "store is 'tcp:h:1'", "'embedded', 'unix:PATH' or 'auto'"));
+  CHECK(says(error([](auto& c) { c.store = "unix:"; }), "store is 'unix:'", "unix:PATH"));
+  CHECK(says(error([](auto& c) { c.serve = "/x"; }), "serve is '/x'", "unix:PATH"));
+  CHECK(says(error([](auto& c) { c.serve = c.store = "unix:/x"; }), "serve is 'unix:/x'", "embedded"));
+  CHECK(says(error([](auto& c) {
+          c.store = "auto";
+          c.arena_file = "/dev/shm/x";
+        }),
+        "arena_file is '/dev/shm/x'", "embedded"));
+  CHECK(says(error([](auto& c) { c.read_only = true; }), "read_only is true"));
+  CHECK(says(error([](auto& c) { c.max_clients = 0; }), "max_clients is 0", "1 to 65,536"));
+  CHECK(says(error([](auto& c) { c.numa_node = -2; }), "numa_node is -2", "-1 for none"));
+  CHECK(says(error([](auto& c) { c.auto_bytes = 5; }), "auto_bytes is 5", "1 MiB to 64 TiB"));
+  CHECK(says(error([](auto& c) { c.auto_idle = milliseconds(1); }), "auto_idle is 1 ms", "100 ms to 24 h"));
+  CHECK(says(error([](auto& c) { c.connect_timeout = milliseconds(0); }), "connect_timeout is 0 ms", "1 ms to 1 h"));
+  CHECK(says(error([](auto& c) { c.engine_grace = milliseconds(-1); }), "engine_grace is -1 ms", "0 ms to 1 h"));
   CHECK(says(error([](auto& c) { c.arena_bytes = 1000; }), "arena_bytes is 1000", "1 MiB to 64 TiB"));
   CHECK(says(error([](auto& c) { c.capacity_bytes = c.arena_bytes + 1; }), "capacity_bytes is", "at most arena_bytes"));
   CHECK(says(error([](auto& c) { c.index_pages = 5; }), "index_pages is 5", "1,024"));

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "actors/store_inbox.hpp"
+
+#include <utility>
+
+namespace kvonce::actors {
+
+using messages::FrameHead;
+using messages::FrameKind;
+
+namespace {
+
+// What the reading thread may take of the actors' work after a round of frames, before the scheduler gets the rest.
+constexpr compat::RunLimits kTurn{.jobs_max = 1024, .duration_max = std::chrono::milliseconds{2}, .messages_max = 0};
+// Questions that nobody has answered yet; beyond, the oldest of them cannot matter any more.
+constexpr std::size_t kMaxQuestions = 4096;
+
+}  // namespace
+
+StoreInbox::~StoreInbox() = default;
+
+void StoreInbox::add_rank(protocol::SenderId sender, messages::PoolActor pool) {
+  const std::lock_guard lock(mutex_);
+  ranks_[sender] = std::move(pool);
+}
+
+void StoreInbox::remove_rank(protocol::SenderId sender) {
+  messages::PoolActor last;  // outlives the lock
+  const std::lock_guard lock(mutex_);
+  const auto at = ranks_.find(sender);
+  if (at == ranks_.end()) return;
+  last = std::move(at->second);
+  ranks_.erase(at);
+}
+
+template <class Handle, class Message>
+void StoreInbox::tell(const Handle& to, Message&& message) {
+  if (!unit_) unit_ = compat::CallerUnit::borrow(system_);
+  unit_->tell(to, std::forward<Message>(message));
+}
+
+void StoreInbox::turn_over() {
+  if (!unit_) return;
+  unit_->run(kTurn);
+  unit_.reset();
+}
+
+bool StoreInbox::frame(std::string_view bytes) {
+  FrameHead head;
+  std::string_view payload;
+  switch (in_.take(bytes, &head, &payload)) {
+    case messages::FrameAssembler::Status::part:
+      return true;
+    case messages::FrameAssembler::Status::broken:
+      return false;
+    case messages::FrameAssembler::Status::whole:
+      break;
+  }
+  return take(head, payload);
+}
+
+template <class Message>
+bool StoreInbox::to_rank(const FrameHead& head, std::string_view payload) {
+  Message message;
+  if (!messages::decode(payload, message)) return false;
+  messages::PoolActor pool;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto at = ranks_.find(head.id);
+    if (at == ranks_.end()) return true;  // it has ended meanwhile
+    pool = at->second;
+  }
+  tell(pool, std::move(message));
+  return true;
+}
+
+template <class Message>
+bool StoreInbox::to_keys(std::string_view payload) {
+  Message message;
+  if (!messages::decode(payload, message)) return false;
+  tell(keys_, std::move(message));
+  return true;
+}
+
+bool StoreInbox::take(const FrameHead& head, std::string_view payload) {
+  switch (static_cast<FrameKind>(head.kind)) {
+    case FrameKind::store_reply:
+      return to_rank<protocol::StoreReply>(head, payload);
+    case FrameKind::load_begun:
+      return to_rank<protocol::LoadBegun>(head, payload);
+    case FrameKind::register_reply: {
+      protocol::RegisterAnswer answer;
+      if (!messages::decode(payload, answer)) return false;
+      tell(keys_, messages::RegisterReply{head.id, std::move(answer)});
+      return true;
+    }
+    case FrameKind::lease_reply: {
+      messages::LeaseOutcome outcome;
+      if (!messages::decode(payload, outcome)) return false;
+      tell(keys_, messages::LeaseReply{head.id, outcome.reason});
+      return true;
+    }
+    case FrameKind::lookup_answer:
+      return to_keys<protocol::LookupAnswer>(payload);
+    case FrameKind::remove_answer:
+      return to_keys<protocol::RemoveAnswer>(payload);
+    case FrameKind::flush_answer:
+      return to_keys<protocol::FlushAnswer>(payload);
+    case FrameKind::stats_reply:
+      return take_stats(head, payload);
+    case FrameKind::clients_reply:
+      return take_clients(head, payload);
+    case FrameKind::events: {
+      messages::Events events;
+      if (!messages::decode(payload, events)) return false;
+      if (events_) events_(std::move(events.events));
+      return true;
+    }
+    case FrameKind::ending:
+      if (ending_) ending_();
+      return true;
+    default:
+      return false;
+  }
+}
+
+bool StoreInbox::take_stats(const FrameHead& head, std::string_view payload) {
+  messages::StatsReply reply;
+  if (!messages::decode(payload, reply)) return false;
+  messages::SlotPtr<protocol::StoreStats> slot;
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto node = stats_.extract(head.id)) slot = node.mapped();
+  }
+  if (slot) slot->fill(reply.stats);
+  return true;
+}
+
+bool StoreInbox::take_clients(const FrameHead& head, std::string_view payload) {
+  messages::ClientsReply reply;
+  if (!messages::decode(payload, reply)) return false;
+  messages::SlotPtr<std::vector<ClientInfo>> slot;
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto node = clients_.extract(head.id)) slot = node.mapped();
+  }
+  if (!slot) return true;
+  std::vector<ClientInfo> list;
+  for (auto& entry : reply.clients)
+    list.push_back({entry.pid, std::move(entry.engine_id), entry.read_only, entry.ranks, entry.open_grants, entry.quarantined_bytes});
+  slot->fill(std::move(list));
+  return true;
+}
+
+std::uint64_t StoreInbox::expect_stats(messages::SlotPtr<protocol::StoreStats> slot) {
+  const std::lock_guard lock(mutex_);
+  if (stats_.size() >= kMaxQuestions) stats_.clear();
+  stats_[next_token_] = std::move(slot);
+  return next_token_++;
+}
+
+std::uint64_t StoreInbox::expect_clients(messages::SlotPtr<std::vector<ClientInfo>> slot) {
+  const std::lock_guard lock(mutex_);
+  if (clients_.size() >= kMaxQuestions) clients_.clear();
+  clients_[next_token_] = std::move(slot);
+  return next_token_++;
+}
+
+void StoreInbox::forget_questions() {
+  in_ = {};
+  const std::lock_guard lock(mutex_);
+  // Who waits is told nothing rather than zeros: it has a deadline.
+  stats_.clear();
+  clients_.clear();
+}
+
+}  // namespace kvonce::actors
