@@ -19,7 +19,9 @@ namespace {
 
 std::string number(std::uint64_t value) { return std::to_string(value); }
 
+// The numbers too: match_bytes may flag an empty entry, and an old number in it may name the very record that is looked for.
 void clear(Bucket& bucket) noexcept {
+  for (std::uint32_t& record : bucket.records) put(record, kNone);
   put(bucket.tags_low, std::uint64_t{0});
   put(bucket.tags_overflow, std::uint64_t{0});
 }

@@ -226,8 +226,9 @@ StoreCore::~StoreCore() = default;
 
 std::uint64_t StoreCore::index_bytes(const IndexLimits& limits) { return PageIndex::region_bytes(limits); }
 
-void StoreCore::client_joined(ClientId client, EngineId engine, Time, std::uint32_t, std::uint64_t) {
+void StoreCore::client_joined(ClientId client, EngineId engine, Time, std::uint32_t pid, std::uint64_t start_time) {
   if (!impl_->clients.emplace(client, engine).second) return;
+  impl_->processes[client] = {client, pid, start_time};
   Engine& e = impl_->engines[engine];
   ++e.clients;
   e.gone_at = kNever;

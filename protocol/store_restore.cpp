@@ -202,13 +202,18 @@ std::string StoreCore::Impl::restored(const SnapshotContents& from, Time now) {
   for (RecordId record = 0; record < index.record_limit(); ++record) {
     if (!index.in_use(record)) continue;
     erase_if_empty(record);
-    if (index.in_use(record)) refresh(record);
+    if (!index.in_use(record)) continue;
+    // What the order does not know could never leave.
+    for (MemberId m = index.first_member(record); m != kNone; m = index.next_member(m)) {
+      const auto ref = index.member(m);
+      if (ref.state != MemberState::published) continue;
+      if (order.stamp(record) == 0) order.touch_page(record);
+      if (trailing(index.ns(record), ref.pool) && !order.has_checkpoint(record)) order.touch_checkpoint(record);
+    }
+    refresh(record);
   }
   for (const std::uint64_t fingerprint : from.ghosts) ghost.add(fingerprint);
-  for (const auto& entry : from.incomplete) {
-    if (!index.in_use(entry.record)) continue;
-    incomplete.push_back({mix_page(index.ns(entry.record), index.hash(entry.record)), now > entry.age ? now - entry.age : 0, entry.record, entry.checkpoint});
-  }
+  for (const auto& entry : from.incomplete) incomplete.push_back({entry.mixed, now > entry.age ? now - entry.age : 0, entry.record, entry.checkpoint});
   for (const Sweep& saved : from.sweeps) {
     if (saved.what > Sweep::What::pool) return "a removal in the snapshot is of no known kind";
     Sweep sweep;  // who asked for it is gone

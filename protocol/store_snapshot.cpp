@@ -221,7 +221,8 @@ void body(Io& io, SnapshotContents& s) {
   });
   numbers(io, s.order.nodes);
   numbers(io, s.ghosts);
-  io.list(s.incomplete, 13, [&](SnapshotContents::Incomplete& entry) {
+  io.list(s.incomplete, 21, [&](SnapshotContents::Incomplete& entry) {
+    io.raw(entry.mixed);
     io.raw(entry.age);
     io.raw(entry.record);
     io.raw(entry.checkpoint);
@@ -316,10 +317,7 @@ std::string StoreCore::snapshot(Time now) const {
   to.catalog = s.catalog.history();
   to.order = s.order.save();
   s.ghost.for_each([&](std::uint64_t fingerprint) { to.ghosts.push_back(fingerprint); });
-  for (const auto& entry : s.incomplete) {
-    if (!s.index.in_use(entry.record) || mix_page(s.index.ns(entry.record), s.index.hash(entry.record)) != entry.mixed) continue;
-    to.incomplete.push_back({now > entry.since ? now - entry.since : 0, entry.record, entry.checkpoint});
-  }
+  for (const auto& entry : s.incomplete) to.incomplete.push_back({entry.mixed, now > entry.since ? now - entry.since : 0, entry.record, entry.checkpoint});
   to.sweeps.assign(s.sweeps.begin(), s.sweeps.end());
   const auto quarantined = [&](const OpenGrant& grant) { to.quarantined.push_back({grant.epoch, grant.client, grant.ns, grant.pool, grant.slot}); };
   for (const Claim& claim : s.claims)

@@ -35,6 +35,7 @@ struct SnapshotContents {
   EvictionOrder::Saved order;
   std::vector<std::uint64_t> ghosts;  // oldest first
   struct Incomplete {
+    std::uint64_t mixed = 0;
     Duration age = 0;
     RecordId record = kNone;
     bool checkpoint = false;
