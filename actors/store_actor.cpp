@@ -187,6 +187,7 @@ void StoreState::on_continue() {
 void StoreState::on_siblings(const messages::Siblings& siblings) {
   siblings_ = siblings.partitions;
   acked_.assign(siblings_.size(), 0);
+  work_on();  // a store that was restored may have begun something
 }
 
 void StoreState::on_snapshot(const messages::SnapshotAsk& ask) {

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <system_error>
 #include <utility>
 
 #include <kvonce/version.hpp>
@@ -104,6 +105,9 @@ StoreConnection::Attempt StoreConnection::welcome(transport::Connected&& connect
   ::close(connected.arena_fd);
   connected.arena_fd = -1;
   const auto memory = std::make_shared<storage::Arena>(std::move(*mapped.arena));
+  if (core_.config.populate) {
+    if (const auto why = memory->populate(0, memory->bytes())) return wrong("has memory that cannot be mapped: " + *why);
+  }
   auto view = std::make_shared<actors::ArenaView>();
   view->base = memory->base();
   view->bytes = memory->bytes();
@@ -130,9 +134,16 @@ StoreConnection::Attempt StoreConnection::welcome(transport::Connected&& connect
   // The proxies first: the reader tells them when the link ends.
   core_.host->stores_found(connected.link, static_cast<std::uint32_t>(info.partitions.size()), view);
   if (core_.events_wanted.load(std::memory_order_acquire)) core_.host->want_events(true);
-  auto reader = std::make_unique<transport::LinkReader>(
-      connected.link, [host = core_.host.get()](std::string_view frame) { return host->take_frame(frame); },
-      [host = core_.host.get()] { host->turn_over(); }, [this](transport::LinkEnd end) { on_ended(end); });
+  std::unique_ptr<transport::LinkReader> reader;
+  try {
+    reader = std::make_unique<transport::LinkReader>(
+        connected.link, [host = core_.host.get()](std::string_view frame) { return host->take_frame(frame); },
+        [host = core_.host.get()] { host->turn_over(); }, [this](transport::LinkEnd end) { on_ended(end); });
+  } catch (const std::system_error& problem) {
+    connected.link->close();
+    on_ended(transport::LinkEnd::closed_here);
+    return {{Reason::no_space, std::string("no thread or descriptor for the connection: ") + problem.what()}, true};
+  }
   const std::lock_guard lock(mutex_);
   reader_ = std::move(reader);
   return {};
@@ -150,6 +161,14 @@ void StoreConnection::on_ready() {
   core_.set_view(std::move(arena), life);
 }
 
+void StoreConnection::on_ranks_told() {
+  {
+    const std::lock_guard lock(mutex_);
+    ranks_told_ = true;
+  }
+  changed_.notify_all();
+}
+
 void StoreConnection::on_ending() {
   const std::lock_guard lock(mutex_);
   ending_ = true;
@@ -160,6 +179,7 @@ void StoreConnection::on_ended(transport::LinkEnd end) {
   {
     const std::lock_guard lock(mutex_);
     lost_ = true;
+    ranks_told_ = false;
     arena_.reset();
     told = ending_;
   }
@@ -187,7 +207,13 @@ void StoreConnection::run() {
       link_.reset();
     }
     over.reset();  // joins the thread that told us
-    // Whoever lets us in believes that we write to no slot of its earlier lives.
+    // Whoever lets us in believes that we write to no slot of its earlier lives: a grant that is still on its way to its rank
+    // counts too.
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [this] { return stopping_ || ranks_told_; });
+      if (stopping_) return;
+    }
     while (core_.counters->row_reads.load(std::memory_order_acquire) != 0)
       if (!sleep_for(std::chrono::milliseconds{1})) return;
     auto delay = kFirstDelay;

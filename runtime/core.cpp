@@ -178,6 +178,7 @@ void Core::stop(std::chrono::milliseconds timeout) {
   events->stop();
   calls_ended = calls_ended || gate.wait_empty(last);
   const bool ended = host->end(last);
+  writers.reset();
   // Everything that the actors had to say has gone through the links by now.
   if (connection) connection->close();
   if (service) service->stop();

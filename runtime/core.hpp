@@ -21,6 +21,7 @@
 #include "runtime/layout.hpp"
 #include "runtime/operation_impl.hpp"
 #include "storage/arena.hpp"
+#include "transport/process_watch.hpp"
 
 namespace kvonce::runtime {
 
@@ -69,8 +70,8 @@ struct Core {
   // Of the store in this process.
   std::optional<storage::Arena> arena;
   std::vector<PartitionLayout> layout;
-  std::uint64_t arena_id = 0;
   StoreStart store_start;
+  std::unique_ptr<transport::ProcessWatch> writers;  // of the store's last life, that may still write to slots
   protocol::ClientId client = 0;
   protocol::EngineId engine = 0;
   std::shared_ptr<Directory> directory;

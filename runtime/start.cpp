@@ -13,6 +13,7 @@
 #include "runtime/connection.hpp"
 #include "runtime/core.hpp"
 #include "runtime/service.hpp"
+#include "runtime/store_faults.hpp"
 #include "runtime/store_memory.hpp"
 #include "telemetry/log.hpp"
 #include "transport/link_client.hpp"
@@ -53,6 +54,7 @@ protocol::StoreConfig store_config(const RuntimeConfig& config, const runtime::C
   store.engine_grace = nanoseconds(config.engine_grace);
   store.leased_bytes_per_engine = config.leased_bytes;  // a lease is counted whole, at its home partition
   store.ghost_entries = config.ghost_entries / config.partitions;
+  store.faults = runtime::store_faults();
   return store;
 }
 
@@ -89,9 +91,10 @@ std::shared_ptr<actors::ShardKeySetup> keys_setup(const Core& core) {
 
 Error start_embedded(Core& core) {
   const RuntimeConfig& config = core.config;
+  const protocol::Incarnation incarnation = runtime::random_bits() | 1U;
   runtime::StoreMemory memory;
-  if (Error error = memory.open(core)) return error;
-  core.layout = memory.layout();
+  const auto make_config = [&](std::uint32_t partition) { return store_config(config, core, partition, incarnation); };
+  if (Error error = memory.open(core, make_config)) return error;
   auto view = std::make_shared<actors::ArenaView>();
   view->base = core.arena->base();
   view->bytes = core.arena->bytes();
@@ -101,11 +104,10 @@ Error start_embedded(Core& core) {
   runtime::ActorHost::Setup setup;
   setup.scheduler_threads = config.scheduler_threads;
   setup.caller_runs = config.caller_runs;
-  const protocol::Incarnation incarnation = runtime::random_bits() | 1U;
   for (std::uint32_t p = 0; p < config.partitions; ++p) {
     auto store = std::make_shared<actors::StoreSetup>();
-    store->config = store_config(config, core, p, incarnation);
-    store->core = memory.make_store(store->config, p);
+    store->config = make_config(p);
+    store->core = std::move(memory.stores[p]);
     store->warn = warn;
     store->events = [&core](std::vector<protocol::ObjectEvent>&& told) {
       core.host->sessions()->push_events(told);
@@ -120,7 +122,12 @@ Error start_embedded(Core& core) {
   setup.keys = std::move(keys);
   core.set_view(view, incarnation);
   core.host = std::make_unique<runtime::ActorHost>(std::move(setup));
-  core.store_start = memory.outcome();
+  if (!memory.writers.empty()) {
+    std::vector<transport::WatchedProcess> writers;
+    for (const auto& process : memory.writers) writers.push_back({process.pid, process.start_time});
+    core.writers = std::make_unique<transport::ProcessWatch>(
+        writers, [&core](const transport::WatchedProcess& gone) { core.host->process_fenced(gone.pid, gone.start_time); });
+  }
   if (config.serve.empty()) return {};
   core.service = std::make_unique<runtime::StoreService>(core);
   return core.service->start(incarnation);
@@ -136,12 +143,18 @@ Error start_connected(Core& core) {
   setup.ending = [connection = core.connection.get()] { connection->on_ending(); };
   auto keys = keys_setup(core);
   keys->ready = [connection = core.connection.get()] { connection->on_ready(); };
+  keys->lost = [connection = core.connection.get()] { connection->on_ranks_told(); };
   setup.keys = std::move(keys);
   core.host = std::make_unique<runtime::ActorHost>(std::move(setup));
   return core.connection->start(deadline);
 }
 
 }  // namespace
+
+protocol::StoreFaults& runtime::store_faults() noexcept {
+  static protocol::StoreFaults faults;
+  return faults;
+}
 
 Result<std::unique_ptr<Runtime>> Runtime::start(const RuntimeConfig& config) {
   Result<std::unique_ptr<Runtime>> result;

@@ -1,12 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/store_memory.hpp"
 
+#include <unistd.h>
+
 #include <utility>
+
+#include "runtime/clock.hpp"
+#include "storage/snapshot_file.hpp"
 
 namespace kvonce::runtime {
 
-Error StoreMemory::open(Core& core) {
-  const RuntimeConfig& config = core.config;
+namespace {
+
+std::string snapshot_path(const RuntimeConfig& config) { return config.arena_file + ".snapshot"; }
+
+storage::ArenaOptions arena_options(const RuntimeConfig& config) {
   storage::ArenaOptions options;
   options.bytes = config.arena_bytes;
   options.huge_pages = config.huge_pages ? storage::HugePages::madvise : storage::HugePages::off;
@@ -16,19 +24,87 @@ Error StoreMemory::open(Core& core) {
   options.backing = !config.arena_file.empty() ? storage::Backing::file
                     : !config.serve.empty()    ? storage::Backing::memfd
                                                : storage::Backing::anonymous;
-  auto arena = storage::Arena::create(options);
-  if (!arena.arena) return {Reason::no_space, "arena_bytes is " + std::to_string(config.arena_bytes) + ": " + arena.error};
-  core.arena = std::move(arena.arena);
-  Layout layout = plan_layout(config, core.arena->bytes());
+  return options;
+}
+
+}  // namespace
+
+Error StoreMemory::plan(Core& core) {
+  Layout layout = plan_layout(core.config, core.arena->bytes());
   if (layout.error) return layout.error;
-  layout_ = std::move(layout.partitions);
+  core.layout = std::move(layout.partitions);
   return {};
 }
 
-std::unique_ptr<protocol::StoreCore> StoreMemory::make_store(const protocol::StoreConfig& config, std::uint32_t) {
-  return std::make_unique<protocol::StoreCore>(config);
+Error StoreMemory::open_cold(Core& core) {
+  auto arena = storage::Arena::create(arena_options(core.config));
+  if (!arena.arena) return {Reason::no_space, "arena_bytes is " + std::to_string(core.config.arena_bytes) + ": " + arena.error};
+  core.arena = std::move(arena.arena);
+  return plan(core);
 }
 
-Error write_snapshot(const Core&, const std::vector<std::string>&) { return {}; }
+/// Whatever contradicts anything makes a cold start, which says why.
+bool StoreMemory::open_warm(Core& core, const MakeConfig& make_config) {
+  std::string& why = core.store_start.why_cold;
+  if (access(core.config.arena_file.c_str(), F_OK) != 0) {
+    why = core.config.arena_file + " is not there yet";
+    return false;
+  }
+  auto arena = storage::Arena::open_existing(arena_options(core.config));
+  if (!arena.arena) {
+    why = arena.error;
+    return false;
+  }
+  core.arena = std::move(arena.arena);
+  const auto identity = core.arena->identity();
+  if (!identity) {
+    why = core.config.arena_file + " cannot be told from others of its name";
+    return false;
+  }
+  storage::TakenSnapshot snapshot = storage::take_snapshot_file(snapshot_path(core.config), *identity);
+  if (snapshot.parts.empty()) {
+    why = snapshot.why_not;
+    return false;
+  }
+  if (const Error error = plan(core)) {
+    why = error.text;
+    return false;
+  }
+  if (snapshot.parts.size() != core.config.partitions) {
+    why = "the last life had " + std::to_string(snapshot.parts.size()) + " partitions, this one has " +
+          std::to_string(core.config.partitions);
+    return false;
+  }
+  std::vector<protocol::StoreConfig> configs;
+  for (std::uint32_t p = 0; p < core.config.partitions; ++p) configs.push_back(make_config(p));
+  stores = protocol::StoreCore::restore_all(configs, snapshot.parts, runtime::now(), &why);
+  if (stores.empty()) return false;
+  why.clear();
+  core.store_start.warm = true;
+  for (const auto& store : stores) {
+    core.store_start.restored_objects += store->stats().objects_now;
+    if (!snapshot.same_processes) continue;
+    for (const auto& process : store->quarantined_processes()) writers.push_back(process);
+  }
+  return true;
+}
+
+Error StoreMemory::open(Core& core, const MakeConfig& make_config) {
+  if (!core.config.arena_file.empty() && open_warm(core, make_config)) return {};
+  core.arena.reset();
+  if (Error error = open_cold(core)) return error;
+  for (std::uint32_t p = 0; p < core.config.partitions; ++p)
+    stores.push_back(std::make_unique<protocol::StoreCore>(make_config(p)));
+  return {};
+}
+
+Error write_snapshot(const Core& core, const std::vector<std::string>& parts) {
+  if (parts.empty()) return {Reason::deadline, "the store did not end in time: its next life will start cold"};
+  const auto identity = core.arena->identity();
+  if (!identity) return {Reason::persist_failed, "the arena's file cannot be told from others: the next life will start cold"};
+  if (const auto why = storage::write_snapshot_file(snapshot_path(core.config), *identity, parts))
+    return {Reason::persist_failed, *why + ": the next life will start cold"};
+  return {};
+}
 
 }  // namespace kvonce::runtime

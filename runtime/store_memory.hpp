@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The memory of a store in this process: new, or as the last life of the store has left it.
+// The memory of a store in this process, and the StoreCores over it: new, or as the last life of the store has left them.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -14,15 +15,19 @@ namespace kvonce::runtime {
 
 class StoreMemory {
  public:
-  /// Sets core.arena.
-  Error open(Core& core);
-  const std::vector<PartitionLayout>& layout() const { return layout_; }
-  std::unique_ptr<protocol::StoreCore> make_store(const protocol::StoreConfig& config, std::uint32_t partition);
-  const StoreStart& outcome() const { return outcome_; }
+  using MakeConfig = std::function<protocol::StoreConfig(std::uint32_t partition)>;
+
+  /// Sets core.arena, core.layout and core.store_start. `make_config` is asked when these are set.
+  Error open(Core& core, const MakeConfig& make_config);
+  /// By partition; to be taken out.
+  std::vector<std::unique_ptr<protocol::StoreCore>> stores;
+  /// Processes of the last life that may still write to slots, as far as they can be told apart here.
+  std::vector<protocol::ClientProcess> writers;
 
  private:
-  std::vector<PartitionLayout> layout_;
-  StoreStart outcome_;
+  Error open_cold(Core& core);
+  Error plan(Core& core);
+  bool open_warm(Core& core, const MakeConfig& make_config);
 };
 
 /// After the store's last word: what its next life needs, one part a partition, beside core.config.arena_file.

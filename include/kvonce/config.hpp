@@ -45,13 +45,15 @@ struct RuntimeConfig {
   std::string kvonced_path;
 
   // -- the embedded store --------------------------------------------------------------------------------------------
-  /// Bytes of memory for slots and index together: 1 MiB to 64 TiB. Reserved at start, populated when `populate` is set.
+  /// Bytes of memory for slots and index together: 1 MiB to 64 TiB. Reserved at start.
   std::uint64_t arena_bytes = 1ULL << 30;
   /// Most payload bytes kept; 0: only the arena limits. At most arena_bytes.
   std::uint64_t capacity_bytes = 0;
   /// Most pages in the index; 0: one per 16 KiB of arena, at least 65,536 but no more than an eighth of the arena holds.
   /// 1,024 to 2^31.
   std::uint64_t index_pages = 0;
+  /// Takes all memory at start, instead of page by page as it is first touched. A client of another process's store enters
+  /// that store's memory into its own page tables.
   bool populate = false;
   bool huge_pages = true;
   /// StoreActors, each with its share of arena and budget: 1 to 64.
