@@ -35,6 +35,7 @@ struct StoreFaults {
   bool answer_busy_as_absent = false;   // a shortage of lease budget is told as a miss
   bool evict_parent_first = false;      // shallowest first within a stamp
   bool double_grant = false;            // every announcer is granted (no coalescing)
+  bool free_at_restart = false;         // a later life takes the slots that an earlier life's writers may still write to
 };
 
 struct StoreConfig {

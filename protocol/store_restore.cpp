@@ -162,7 +162,7 @@ std::string StoreCore::Impl::restored(const SnapshotContents& from, Time now) {
     const storage::SlotShape* shape = catalog.shape(saved.ns, saved.pool);
     if (shape == nullptr || !shape->pieces(saved.slot.view()) || saved.epoch > from.last_epoch || quarantine.contains(saved.epoch))
       return "a quarantined slot in the snapshot is none of its pool";
-    if (config.faults.free_quarantined) continue;
+    if (config.faults.free_quarantined || config.faults.free_at_restart) continue;
     OpenGrant grant;
     grant.epoch = saved.epoch;
     grant.client = saved.client;

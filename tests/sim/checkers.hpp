@@ -48,7 +48,8 @@ class Checkers {
   void watch(StoreNode& node) { node_ = &node; }
 
   // -- at the store, before a message is handled --------------------------------------------------------------------
-  void new_life(Epoch first_epoch);
+  /// warm: what the store held is still there, and who could write may still write.
+  void new_life(Epoch first_epoch, bool warm);
   void joined(std::uint32_t partition, const Peer& peer);
   void before_put(std::uint32_t partition, const PutBatch& batch);
   void before_results(std::uint32_t partition, const GrantResults& results);

@@ -15,13 +15,21 @@ constexpr std::uint64_t kScanEvery = 500;
 
 }  // namespace
 
-void Checkers::new_life(Epoch first_epoch) {
+void Checkers::new_life(Epoch first_epoch, bool warm) {
+  if (warm) {
+    for (auto& [epoch, grant] : grants_) grant.open = false;  // lands nowhere any more; its slot is its writer's all the same
+    // Records that only claims held are gone, and links with them.
+    for (auto& [page, book] : pages_) book.children.clear();
+    // An engine has the grace to come back.
+    for (auto& [id, lease] : leases_) lease.expires = std::min(lease.expires, sim_.now() + sim_.knobs.store.engine_grace);
+  } else {
+    grants_.clear();
+    present_.clear();
+    pages_.clear();
+    leases_.clear();
+  }
   keys_.clear();
   items_.clear();
-  grants_.clear();
-  present_.clear();
-  pages_.clear();
-  leases_.clear();
   requests_.clear();
   asks_.clear();
   verifications_.clear();
@@ -38,7 +46,7 @@ void Checkers::new_life(Epoch first_epoch) {
   no_space_until_.clear();
   granted_bytes_ = 0;
   first_epoch_ = first_epoch;
-  // Objects of the new life have higher epochs than any taint of the old.
+  // Objects of a cold life have higher epochs than any taint of the old.
 }
 
 void Checkers::tainted(std::uint64_t offset, std::uint64_t bytes) { taints_.emplace_back(offset, bytes, highest_epoch_); }

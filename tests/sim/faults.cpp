@@ -19,6 +19,7 @@ constexpr FaultInfo kFaults[] = {
     {"answer_busy_as_absent", 60, [](Faults& f) { f.store.answer_busy_as_absent = true; }, "busy is told as a miss"},
     {"evict_parent_first", 60, [](Faults& f) { f.store.evict_parent_first = true; }, "shallowest first"},
     {"double_grant", 60, [](Faults& f) { f.store.double_grant = true; }, "every announcer is granted"},
+    {"free_at_restart", 200, [](Faults& f) { f.store.free_at_restart = true; }, "a warm restart forgets late writers"},
     {"deliver_while_reading", 60, [](Faults& f) { f.pool.deliver_while_reading = true; }, "verdict before the last read"},
     {"cancel_while_writing", 60, [](Faults& f) { f.pool.cancel_while_writing = true; }, "cancel before the last write"},
     {"land_after_deadline", 60, [](Faults& f) { f.pool.land_after_deadline = true; }, "an expired copy is told landed"},

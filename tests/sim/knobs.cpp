@@ -126,6 +126,7 @@ Knobs make_knobs(Random& random) {
     k.stop = often(400, 60);
     k.connection_loss = often(300, 30);
     k.crash = often(250, 12);
+    k.warm = k.crash != 0 ? 600 : 0;
     k.bit_flip = often(300, 40);
     k.forge = often(400, 80);
     k.slow_rank = often(400, 500);

@@ -59,6 +59,7 @@ struct Knobs {
   std::uint32_t broken_copy = 0;      // per mille of copies that cannot be made
   std::uint32_t disk_failure = 0;     // per mille of persists
   bool rogue = false;                 // one rank floods, forges and never gives back
+  std::uint32_t warm = 0;             // per mille of restarts that take over snapshot and arena
   bool same_memory = false;           // a restarted store takes the old memory: late writers reach it
   std::uint32_t actions = 60;
 };

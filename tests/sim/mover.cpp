@@ -144,6 +144,10 @@ void Mover::move_bytes(Copy& copy) {
   }
   const bool late_life = to_slot && !(copy.session->life->up && copy.session->life == rank_.present_life());
   const bool late_session = to_slot && copy.session->cut[item.partition] <= sim_.now();
+  // The next life over the same arena keeps the slot in quarantine: this must hurt nobody.
+  const auto present = rank_.present_life();
+  const bool quarantined = late_life && copy.session->life->lineage == present->lineage && (present->up || present->comes_back);
+  if (quarantined && present->up) sim_.probes.hit(Probe::warm_late_writer);
   if (late_life) sim_.probes.hit(Probe::restart_with_late_writer);
   else if (late_session) sim_.probes.hit(Probe::late_writer);
 
@@ -166,7 +170,7 @@ void Mover::move_bytes(Copy& copy) {
     if (to_slot) {
       std::memcpy(slot, row, count);
       if (sim_.faults.sim.corrupt_slot && sim_.random.chance(20)) *slot ^= std::byte{0x40};
-      if (late_life) rank_.checkers().tainted(static_cast<std::uint64_t>(slot - arena), count);
+      if (late_life && !quarantined) rank_.checkers().tainted(static_cast<std::uint64_t>(slot - arena), count);
     } else if (from_slot) {
       std::memcpy(row, slot, count);
     }

@@ -28,6 +28,9 @@ Session::Session(Sim& sim, Rank& rank, StoreNode& node, Checkers& checkers)
   register_pools();
 }
 
+// A session that does not know of its end yet may still begin copies.
+bool Session::can_write() const { return !rank_.dead && rank_.process == process_ && (!lost || rank_.mover.writes_for(*this)); }
+
 void Session::receive(Action action) { rank_.receive(process_, std::move(action)); }
 
 void Session::register_pools() {

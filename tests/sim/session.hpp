@@ -63,6 +63,7 @@ class Session final : public Peer, public ObjectLocator {
   void on_registered(const Registered& answer) override;
   void on_connection_lost() override;
   void receive(Action action) override;
+  bool can_write() const override;
 
   // -- ObjectLocator -----------------------------------------------------------------------------------------------------
   ReadStatus locate(std::uint32_t pool, const PageHash& page, std::uint32_t* partition, PoolKeying* keying,

@@ -26,7 +26,11 @@ void StoreNode::start() {
   life->incarnation = sim_.random.next() | 1;
   const std::uint64_t slots_bytes = knobs.slots_bytes / 64 * 64;
   const std::uint64_t total = slots_offset(knobs.partitions);
-  if (life_ && knobs.same_memory) {
+  const bool warm = life_ && life_->comes_back;
+  life->lineage = warm ? life_->lineage : life->number;
+  if (warm) {
+    life->memory = life_->memory;
+  } else if (life_ && knobs.same_memory) {
     life->memory = life_->memory;
     std::memset(life->memory->base(), 0, index_bytes_ * partitions());
   } else {
@@ -49,7 +53,8 @@ void StoreNode::start() {
   parts_.resize(partitions());
   conflicts_.clear();
   last_between_.assign(partitions(), std::vector<Time>(partitions(), 0));
-  checkers_.new_life(next_first_epoch_);
+  checkers_.new_life(next_first_epoch_, warm);
+  std::vector<StoreConfig> configs;
   for (std::uint32_t p = 0; p < partitions(); ++p) {
     StoreConfig config = knobs.store;
     config.partition = p;
@@ -62,11 +67,55 @@ void StoreNode::start() {
     config.lease_seed[0] = sim_.random.next();
     config.lease_seed[1] = sim_.random.next();
     config.faults = sim_.faults.store;
-    parts_[p].core = std::make_unique<StoreCore>(config);
-    parts_[p].core->want_events(true);
-    life->readers.push_back(parts_[p].core->reader());
+    if (warm) config.first_epoch = 1;  // the snapshot knows better
+    configs.push_back(config);
+  }
+  if (!warm)
+    for (std::uint32_t p = 0; p < partitions(); ++p) parts_[p].core = std::make_unique<StoreCore>(configs[p]);
+  else if (!restore(configs))
+    return;
+  for (Part& part : parts_) {
+    part.core->want_events(true);
+    life->readers.push_back(part.core->reader());
   }
   sim_.note("life", life->number, next_first_epoch_);
+  if (!warm) return;
+  for (std::uint32_t p = 0; p < partitions(); ++p) {
+    arm(p);
+    keep_stepping(p);
+  }
+  // Whoever was connected to an earlier life is waited for.
+  std::vector<std::pair<SenderId, Peer*>> known(peers_.begin(), peers_.end());
+  std::sort(known.begin(), known.end());
+  for (const auto& [sender, peer] : known)
+    if (peer->life != life_) watch_fence(*peer, life->number, [peer = peer] { return peer->can_write(); });
+}
+
+bool StoreNode::restore(const std::vector<StoreConfig>& configs) {
+  sim_.probes.hit(Probe::warm_restart);
+  std::string why;
+  auto cores = StoreCore::restore_all(configs, snapshots_, sim_.now(), &why);
+  if (cores.size() != partitions()) {
+    sim_.violate(9, "a warm restart was refused: " + why);
+    for (std::uint32_t p = 0; p < partitions(); ++p) parts_[p].core = std::make_unique<StoreCore>(configs[p]);
+    return false;
+  }
+  for (std::uint32_t p = 0; p < partitions(); ++p) {
+    parts_[p].core = std::move(cores[p]);
+    sim_.probes.hit(Probe::warm_lease, parts_[p].core->stats().leases_now);
+    std::map<std::tuple<std::uint64_t, PoolId, std::uint32_t>, Epoch> back;
+    parts_[p].core->for_each_object([&](const CanonicalKey& key, const ObjectLocation& at) {
+      back[{mix_page(key.ns, key.page), key.pool, key.shard}] = at.epoch;
+    });
+    // A demotion whose news did not reach this partition makes its pool unreadable here as well.
+    for (const auto& [key, at] : kept_[p]) {
+      const PoolInfo* info = parts_[p].core->catalog().find_pool(key.ns, key.pool);
+      const auto found = back.find({mix_page(key.ns, key.page), key.pool, key.shard});
+      const bool same = found != back.end() && found->second == at.epoch;
+      if (!same && info != nullptr && !info->demoted) sim_.violate(9, "a warm restart lost an object of epoch " + std::to_string(at.epoch));
+    }
+  }
+  return true;
 }
 
 Duration StoreNode::delay() {
@@ -387,6 +436,15 @@ void StoreNode::crash() {
   sim_.note("crash", life_->number);
   for (Part& part : parts_) next_first_epoch_ = std::max(next_first_epoch_, part.core->last_epoch() + 1);
   next_first_epoch_ = std::max(next_first_epoch_, checkers_.highest_epoch() + 1) + sim_.random.below(3);
+  life_->comes_back = sim_.random.chance(sim_.knobs.warm);
+  snapshots_.clear();
+  kept_.clear();
+  for (Part& part : parts_) {
+    if (!life_->comes_back) break;
+    snapshots_.push_back(part.core->snapshot(sim_.now()));
+    kept_.emplace_back();
+    part.core->for_each_object([&](const CanonicalKey& key, const ObjectLocation& at) { kept_.back().emplace_back(key, at); });
+  }
   std::vector<std::pair<SenderId, Peer*>> known(peers_.begin(), peers_.end());
   std::sort(known.begin(), known.end());  // the table's order is not the seed's
   for (const auto& [sender, peer] : known) {

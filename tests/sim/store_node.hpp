@@ -23,6 +23,8 @@ class Checkers;
 /// One life of the store. Sessions keep the life that they are connected to, and so its memory.
 struct Life {
   std::uint64_t number = 0;
+  std::uint64_t lineage = 0;             // number of the first life over the same arena: those after it came back warm
+  bool comes_back = false;               // has ended, and the next life takes over from it
   Incarnation incarnation = 0;
   std::shared_ptr<storage::Arena> memory;
   std::vector<IndexReader> readers;  // by partition
@@ -58,6 +60,8 @@ class Peer {
   virtual void on_flushed(const FlushAnswer& answer, std::uint32_t partition) = 0;
   virtual void on_registered(const Registered& answer) = 0;
   virtual void on_connection_lost() = 0;
+  /// Whether anything of this end may still write to a slot that it was granted, now or when it wakes up.
+  virtual bool can_write() const = 0;
   /// Runs something that arrived: at once, after a wake-up, or never.
   virtual void receive(Action action) = 0;
 
@@ -97,7 +101,7 @@ class StoreNode {
   // -- what goes wrong -----------------------------------------------------------------------------------------------
   /// The connection's end reaches each partition after a while. fenced: nothing of the peer can write any more.
   void disconnect(Peer& peer, std::function<bool()> can_write);
-  /// All partitions end at once; a new life begins later.
+  /// All partitions end at once; a new life begins later: warm, from a snapshot of this moment, or cold.
   void crash();
   /// Flips one bit of a published object.
   void flip_bit();
@@ -113,6 +117,7 @@ class StoreNode {
   };
 
   void start();
+  bool restore(const std::vector<StoreConfig>& configs);
   template <class F>
   void call(std::uint32_t partition, const char* what, F&& f);
   void settle(std::uint32_t partition);
@@ -135,6 +140,8 @@ class StoreNode {
   std::vector<std::vector<Time>> last_between_;
   std::unordered_map<SenderId, Peer*> peers_;
   std::map<std::pair<NamespaceId, PoolId>, std::uint32_t> conflicts_;
+  std::vector<std::string> snapshots_;  // of the life before, when the next one is to be warm
+  std::vector<std::vector<std::pair<CanonicalKey, ObjectLocation>>> kept_;  // by partition: what was readable then
   std::uint64_t index_bytes_ = 0;
   Epoch next_first_epoch_ = 1;
 };
