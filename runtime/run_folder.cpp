@@ -86,7 +86,7 @@ bool store_listens(const std::string& socket_path) {
   address.sun_family = AF_UNIX;
   if (socket_path.empty() || socket_path.size() >= sizeof address.sun_path) return false;
   std::memcpy(address.sun_path, socket_path.c_str(), socket_path.size() + 1);
-  const int socket_fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  const int socket_fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (socket_fd < 0) return false;
   // EAGAIN: so many wait to be accepted that there is no room for one more, but it listens.
   const bool listens = connect(socket_fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 || errno == EAGAIN;

@@ -104,7 +104,7 @@ TEST_CASE("a half-started store is waited for") {
   const auto waiting = engine();
   waiting->close_input();
   REQUIRE(eventually([&] { return locked(folder / "kvonce/kvonced-w1.start"); }));
-  const BoundSocket listens(folder.socket(), SOCK_STREAM);
+  const BoundSocket listens(folder.socket(), SOCK_SEQPACKET);
   REQUIRE(listens.ready());
   const json result = result_of(*waiting);
   CHECK(error_of(result).empty());

@@ -196,7 +196,7 @@ BoundSocket::BoundSocket(const std::string& name, int type) : fd_(socket(AF_UNIX
   sockaddr_un address;
   const int size = abstract_or_path(name, address);
   ready_ = bind(fd_, reinterpret_cast<const sockaddr*>(&address), static_cast<socklen_t>(size)) == 0 &&
-           (type != SOCK_STREAM || listen(fd_, 16) == 0);
+           (type == SOCK_DGRAM || listen(fd_, 16) == 0);
 }
 
 BoundSocket::~BoundSocket() { close(fd_); }
@@ -212,7 +212,7 @@ std::string BoundSocket::receive() const {
 int connect_to(const std::string& path) {
   sockaddr_un address;
   const int size = abstract_or_path(path, address);
-  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
   if (connect(fd, reinterpret_cast<const sockaddr*>(&address), static_cast<socklen_t>(size)) == 0) return fd;
   close(fd);
   return -1;

@@ -93,7 +93,7 @@ class HeldLock {
   bool held_;
 };
 
-/// A Unix socket that is bound, and listens if it is a stream.
+/// A Unix socket that is bound, and listens unless it is for datagrams.
 class BoundSocket {
  public:
   /// A name that starts with @ is abstract.
@@ -110,7 +110,7 @@ class BoundSocket {
   bool ready_;
 };
 
-/// Connects a stream socket; the descriptor, or -1.
+/// Connects as a client does; the descriptor, or -1.
 int connect_to(const std::string& path);
 
 }  // namespace kvonce::kvonced_test
