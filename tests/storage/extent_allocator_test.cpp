@@ -6,6 +6,7 @@
 #include <iterator>
 #include <map>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "storage/extent_allocator.hpp"
@@ -327,4 +328,51 @@ TEST_CASE("the same calls give the same offsets") {
       slots.pop_back();
     }
   }
+}
+
+TEST_CASE("an allocator around extents that are in use hands out everything else and nothing of them") {
+  constexpr std::uint64_t kBase = 4'096, kBytes = 1'024 * kGranuleBytes;
+  std::mt19937_64 random(11);
+  for (int round = 0; round < 60; ++round) {
+    ExtentAllocator first(kBase, kBytes);
+    std::vector<Slot> held;
+    for (int i = 0; i < 150; ++i) {
+      const std::uint64_t ranges[] = {1 + random() % 900};
+      const auto shape = SlotShape::create(ranges).shape;
+      if (auto slot = first.allocate(*shape)) held.push_back(*slot);
+      if (!held.empty() && random() % 3 == 0) {
+        const std::size_t which = random() % held.size();
+        REQUIRE(first.free(held[which]));
+        held.erase(held.begin() + static_cast<std::ptrdiff_t>(which));
+      }
+    }
+    std::vector<Extent> used;
+    for (const Slot& slot : held)
+      for (const Extent& extent : slot.view()) used.push_back(extent);
+    std::shuffle(used.begin(), used.end(), random);
+    std::string why;
+    auto second = ExtentAllocator::around(kBase, kBytes, used, &why);
+    REQUIRE_MESSAGE(second, why);
+    CHECK(second->total_bytes() == first.total_bytes());
+    CHECK(second->free_bytes() == first.free_bytes());
+    CHECK(second->fragments() == first.fragments());
+    CHECK(second->largest_free() == first.largest_free());
+    for (const Slot& slot : held) REQUIRE(second->free(slot));
+    CHECK(second->free_bytes() == second->total_bytes());
+    CHECK(second->fragments() == 1);
+  }
+}
+
+TEST_CASE("extents that overlap or lie outside are refused by name") {
+  std::string why;
+  CHECK(ExtentAllocator::around(4'096, 6'400, {}, &why)->free_bytes() == 6'400);
+  CHECK(ExtentAllocator::around(4'096, 6'400, {{4'096, 6'400}}, &why)->free_bytes() == 0);
+  CHECK_FALSE(ExtentAllocator::around(4'096, 6'400, {{4'096, 128}, {4'160, 64}}, &why));
+  CHECK(why == "two slots share the bytes at 4160");
+  CHECK_FALSE(ExtentAllocator::around(4'096, 6'400, {{4'032, 128}}, &why));
+  CHECK(why == "128 bytes at 4032 do not lie between the slots' borders 4096 and 10496");
+  CHECK_FALSE(ExtentAllocator::around(4'096, 6'400, {{10'432, 128}}, &why));
+  CHECK_FALSE(ExtentAllocator::around(4'096, 6'400, {{4'096, 0}}, &why));
+  CHECK_FALSE(ExtentAllocator::around(4'096, 6'400, {{4'100, 64}}, &why));
+  CHECK_FALSE(ExtentAllocator::around(4'096, 6'400, {{~std::uint64_t{63}, 128}}, &why));
 }
