@@ -172,6 +172,7 @@ void ShardKeyState::on_rank_closed(messages::RankClosed closed) {
   for (const auto& [token, open] : admins_)
     if (open.marking) marking.push_back(token);
   for (const std::uint64_t token : marking) on_flush_mark({token, closed.sender});
+  on_lost_mark(closed.sender);
 }
 
 // -- the actor ---------------------------------------------------------------------------------------------------------

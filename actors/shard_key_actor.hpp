@@ -23,6 +23,8 @@ struct ShardKeySetup {
   std::uint64_t start_time = 0;
   /// Everything is registered with a store that was found.
   std::function<void()> ready;
+  /// The store that was found is lost, and every rank knows: no copy into its slots begins any more.
+  std::function<void()> lost;
 };
 
 }  // namespace kvonce::actors

@@ -118,6 +118,7 @@ class ShardKeyState {
   void start_flush(std::uint64_t token, OpenAdmin& open);
   void attach(protocol::SenderId sender, const protocol::PoolKeying& keying, bool attached);
   void on_store_down();
+  void on_lost_mark(protocol::SenderId sender);
   void fail_all(Reason reason);
 
   Self self_ = nullptr;
@@ -138,6 +139,8 @@ class ShardKeyState {
   std::uint32_t again_left_ = 0;    // registrations with a store that came back that have not been answered
   bool after_namespaces_ = false;   // and then come groups and pools
   bool lost_ = false;
+  std::uint64_t lost_token_ = 0;            // of the marks behind the news of a loss ...
+  std::set<protocol::SenderId> lost_marks_; // ... that have not come back from these ranks
   bool closed_ = false;
   TickTimer timer_;
 };

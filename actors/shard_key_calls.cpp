@@ -274,6 +274,10 @@ void ShardKeyState::on_admin(messages::AdminCommand& command) {
 }
 
 void ShardKeyState::on_flush_mark(messages::FlushMark mark) {
+  if (mark.token == lost_token_) {
+    on_lost_mark(mark.sender);
+    return;
+  }
   const auto at = admins_.find(mark.token);
   if (at == admins_.end() || !at->second.marking) return;
   at->second.marks.erase(mark.sender);
@@ -316,8 +320,19 @@ void ShardKeyState::on_store_down() {
   again_left_ = 0;
   // From the first partition's loss on nothing of this life is believed.
   for (const auto& store : stores_) watches_.unwatch(self_, store);
-  for (const auto& [sender, rank] : ranks_) compat::tell(self_, rank, messages::StoreLost{0});
+  lost_token_ = next_token_++;
+  lost_marks_.clear();
+  for (const auto& [sender, rank] : ranks_) {
+    lost_marks_.insert(sender);
+    compat::tell(self_, rank, messages::StoreLost{0});
+    compat::tell(self_, rank, messages::FlushMark{lost_token_, 0});
+  }
   fail_all(Reason::store_lost);
+  if (lost_marks_.empty() && setup_->lost) setup_->lost();
+}
+
+void ShardKeyState::on_lost_mark(protocol::SenderId sender) {
+  if (lost_marks_.erase(sender) != 0 && lost_marks_.empty() && setup_->lost) setup_->lost();
 }
 
 void ShardKeyState::fail_all(Reason reason) {

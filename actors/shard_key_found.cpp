@@ -18,6 +18,8 @@ constexpr protocol::GroupId kNoGroup = 0xffffffffU;
 
 void ShardKeyState::on_stores_found(const messages::StoresFound& found) {
   if (closed_) return;
+  // The old proxies' end comes from them, this from another thread: it may be here first.
+  on_store_down();
   stores_ = found.partitions;
   arena_ = found.arena;
   lost_ = false;
