@@ -168,6 +168,9 @@ class PageIndex {
   MemberRef member(MemberId) const;
   MemberId first_member(RecordId) const;
   MemberId next_member(MemberId) const;
+  /// A record's members, for range-for; the one at hand may be dropped. Ends also where a broken chain is a ring.
+  class Members;
+  Members members(RecordId) const;
   /// kNone when the member table is full, or the pool is not registered. State claimed, with the claim's handle.
   MemberId add_claimed(RecordId, PoolId pool, std::uint32_t shard, std::uint32_t claim);
   std::uint32_t claim_of(MemberId) const;                    // state claimed only
@@ -217,5 +220,37 @@ class PageIndex {
   std::uint32_t record_high_water_ = 0, member_high_water_ = 0, extent_high_water_ = 0;
   std::uint32_t free_record_ = kNone, free_member_ = kNone, free_extent_ = kNone;
 };
+
+class PageIndex::Members {
+ public:
+  class Iterator {
+   public:
+    Iterator(const PageIndex& index, MemberId at, std::uint32_t left) : index_(&index), at_(at), left_(left) { look_ahead(); }
+    MemberId operator*() const { return at_; }
+    Iterator& operator++() {
+      at_ = left_ == 0 ? kNone : next_;
+      --left_;
+      look_ahead();
+      return *this;
+    }
+    bool operator!=(const Iterator& other) const { return at_ != other.at_; }
+
+   private:
+    void look_ahead() { next_ = at_ == kNone ? kNone : index_->next_member(at_); }
+    const PageIndex* index_;
+    MemberId at_;
+    MemberId next_ = kNone;
+    std::uint32_t left_;
+  };
+  Members(const PageIndex& index, RecordId record) : index_(index), record_(record) {}
+  Iterator begin() const { return {index_, index_.first_member(record_), index_.member_high_water_}; }
+  Iterator end() const { return {index_, kNone, 0}; }
+
+ private:
+  const PageIndex& index_;
+  RecordId record_;
+};
+
+inline PageIndex::Members PageIndex::members(RecordId record) const { return {*this, record}; }
 
 }  // namespace kvonce::protocol

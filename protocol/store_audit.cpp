@@ -33,7 +33,7 @@ std::string StoreCore::Impl::audit() const {
     const NamespaceId ns = index.ns(record);
     std::uint32_t page_claims = 0, checkpoint_claims = 0;
     bool pages = false, checkpoints = false;
-    for (MemberId m = index.first_member(record); m != kNone; m = index.next_member(m)) {
+    for (const MemberId m : index.members(record)) {
       const auto member = index.member(m);
       const bool checkpoint = trailing(ns, member.pool);
       if (member.state == MemberState::claimed) {

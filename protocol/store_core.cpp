@@ -454,7 +454,7 @@ std::string StoreCore::audit() const { return impl_->audit(); }
 void StoreCore::for_each_object(const std::function<void(const CanonicalKey&, const ObjectLocation&)>& f) const {
   const Impl& s = *impl_;
   s.index.for_each([&](RecordId record) {
-    for (MemberId m = s.index.first_member(record); m != kNone; m = s.index.next_member(m)) {
+    for (const MemberId m : s.index.members(record)) {
       const auto member = s.index.member(m);
       if (member.state != MemberState::published) continue;
       const PoolInfo* info = s.catalog.find_pool(s.index.ns(record), member.pool);

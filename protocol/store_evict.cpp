@@ -69,10 +69,8 @@ void StoreCore::Impl::evict_pages(RecordId record, StoreActions& out) {
   ++stats.evicted_page_sets;
   ghost.add(mix_page(index.ns(record), index.hash(record)));
   if (order.has_checkpoint(record)) ++stats.evicted_checkpoint_sets;
-  for (MemberId m = index.first_member(record); m != kNone;) {
-    const MemberId next = index.next_member(m);
+  for (const MemberId m : index.members(record)) {
     if (index.member(m).state == MemberState::published) drop_published(record, m, ObjectEvent::Kind::evicted, out);
-    m = next;
   }
   order.forget_checkpoint(record);
   refresh(record);
@@ -81,12 +79,10 @@ void StoreCore::Impl::evict_pages(RecordId record, StoreActions& out) {
 
 void StoreCore::Impl::evict_checkpoint(RecordId record, StoreActions& out) {
   ++stats.evicted_checkpoint_sets;
-  for (MemberId m = index.first_member(record); m != kNone;) {
-    const MemberId next = index.next_member(m);
+  for (const MemberId m : index.members(record)) {
     const auto ref = index.member(m);
     if (ref.state == MemberState::published && trailing(index.ns(record), ref.pool))
       drop_published(record, m, ObjectEvent::Kind::evicted, out);
-    m = next;
   }
   order.forget_checkpoint(record);
   refresh(record);
@@ -128,8 +124,7 @@ void StoreCore::Impl::drop_published(RecordId record, MemberId member, ObjectEve
 
 void StoreCore::Impl::free_zombies(RecordId record) {
   bool left = false;
-  for (MemberId m = index.first_member(record); m != kNone;) {
-    const MemberId next = index.next_member(m);
+  for (const MemberId m : index.members(record)) {
     const auto ref = index.member(m);
     if (ref.state == MemberState::zombie) {
       const NamespaceId ns = index.ns(record);
@@ -138,7 +133,6 @@ void StoreCore::Impl::free_zombies(RecordId record) {
         const storage::Slot slot = index.slot_of(m);
         if (shape == nullptr) {
           index.drop_member(record, m);
-          m = next;
           continue;
         }
         reserved_payload -= shape->payload_bytes();
@@ -149,7 +143,6 @@ void StoreCore::Impl::free_zombies(RecordId record) {
         left = true;
       }
     }
-    m = next;
   }
   if (!left) zombies.erase(record);
 }
@@ -169,7 +162,7 @@ void StoreCore::Impl::refresh(RecordId record) {
   const bool look_for_checkpoint = checkpoint_free && order.has_checkpoint(record);
   if (page_free || look_for_checkpoint) {
     const NamespaceId ns = index.ns(record);
-    for (MemberId m = index.first_member(record); m != kNone; m = index.next_member(m)) {
+    for (const MemberId m : index.members(record)) {
       const auto ref = index.member(m);
       if (ref.state != MemberState::published) continue;
       (trailing(ns, ref.pool) ? checkpoints : pages) = true;
@@ -197,7 +190,7 @@ bool StoreCore::Impl::complete(RecordId record, bool checkpoint) const {
   const NamespaceId ns = index.ns(record);
   const std::uint64_t full = index.full_pools(record);
   std::uint64_t present = 0;
-  for (MemberId m = index.first_member(record); m != kNone; m = index.next_member(m)) {
+  for (const MemberId m : index.members(record)) {
     const auto ref = index.member(m);
     if (ref.state == MemberState::published && trailing(ns, ref.pool) == checkpoint) present |= std::uint64_t{1} << ref.pool;
   }

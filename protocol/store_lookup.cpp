@@ -119,7 +119,7 @@ PartPage StoreCore::Impl::look_at(NamespaceId ns, const GroupInfo& group, std::u
   bool any = false;
   bool writing = false;
   std::vector<bool> there(info->shards.count());
-  for (MemberId m = index.first_member(*record); m != kNone; m = index.next_member(m)) {
+  for (const MemberId m : index.members(*record)) {
     const auto member = index.member(m);
     if (member.state == MemberState::claimed) writing |= (group.every_page >> member.pool & 1U) != 0;
     if (member.state != MemberState::published) continue;

@@ -323,7 +323,7 @@ void StoreCore::Impl::flush(std::uint64_t asker, const FlushAsk& ask, StoreActio
   if (ask.level == AckLevel::memory) return;
   const Waiter nobody;
   index.for_each([&](RecordId record) {
-    for (MemberId m = index.first_member(record); m != kNone; m = index.next_member(m)) {
+    for (const MemberId m : index.members(record)) {
       const auto ref = index.member(m);
       if (ref.state != MemberState::published || ref.level >= ask.level) continue;
       const PoolInfo* info = catalog.find_pool(index.ns(record), ref.pool);

@@ -46,8 +46,7 @@ void StoreCore::Impl::remove(std::uint64_t asker, const RemoveAsk& ask, Time now
       if (record == kNone) continue;
       // Held, so that the record outlives the walk over its members.
       const bool held_here = pin(record, false);
-      for (MemberId m = index.first_member(record); m != kNone;) {
-        const MemberId next = index.next_member(m);
+      for (const MemberId m : index.members(record)) {
         const auto ref = index.member(m);
         if (ask.what == What::page || (ref.pool == ask.pool && ref.shard == ask.shard)) {
           if (ref.state == MemberState::claimed) {
@@ -55,7 +54,6 @@ void StoreCore::Impl::remove(std::uint64_t asker, const RemoveAsk& ask, Time now
           } else
             removed += remove_member(record, m, now, out);
         }
-        m = next;
       }
       if (held_here) unpin(record, false);
       if (index.in_use(record)) erase_if_empty(record);
@@ -85,13 +83,11 @@ bool StoreCore::Impl::step(Time now, StoreActions& out) {
     const RecordId record = sweep.cursor;
     if (!index.in_use(record) || (sweep.what != Sweep::What::all && index.ns(record) != sweep.ns)) continue;
     const bool held_here = pin(record, false);
-    for (MemberId m = index.first_member(record); m != kNone;) {
-      const MemberId next = index.next_member(m);
+    for (const MemberId m : index.members(record)) {
       const auto ref = index.member(m);
       if (ref.state == MemberState::published && ref.epoch <= sweep.up_to &&
           (sweep.what != Sweep::What::pool || ref.pool == sweep.pool))
         sweep.removed += remove_member(record, m, now, out);
-      m = next;
     }
     if (held_here) unpin(record, false);
     if (index.in_use(record)) erase_if_empty(record);

@@ -81,12 +81,10 @@ std::string StoreCore::Impl::restore_objects(std::vector<storage::Extent>& used,
   for (RecordId record = 0; record < index.record_limit(); ++record) {
     if (!index.in_use(record)) continue;
     const NamespaceId ns = index.ns(record);
-    for (MemberId m = index.first_member(record); m != kNone;) {
-      const MemberId next = index.next_member(m);
+    for (const MemberId m : index.members(record)) {
       const auto ref = index.member(m);
       if (ref.state == MemberState::claimed) {
         index.drop_member(record, m);
-        m = next;
         continue;
       }
       const storage::SlotShape* shape = catalog.shape(ns, ref.pool);
@@ -103,7 +101,6 @@ std::string StoreCore::Impl::restore_objects(std::vector<storage::Extent>& used,
         resident_slots += slot.bytes();
         published.emplace_back(record, m);
       }
-      m = next;
     }
   }
   return {};
@@ -204,7 +201,7 @@ std::string StoreCore::Impl::restored(const SnapshotContents& from, Time now) {
     erase_if_empty(record);
     if (!index.in_use(record)) continue;
     // What the order does not know could never leave.
-    for (MemberId m = index.first_member(record); m != kNone; m = index.next_member(m)) {
+    for (const MemberId m : index.members(record)) {
       const auto ref = index.member(m);
       if (ref.state != MemberState::published) continue;
       if (order.stamp(record) == 0) order.touch_page(record);

@@ -237,6 +237,9 @@ TEST_CASE("the owner of an index that others wrote into follows no number out of
           CHECK(member < kLimits.max_members);
           if (f.index.member(member).state == MemberState::published) CHECK(f.index.slot_of(member).count <= storage::kMaxExtents);
         }
+      std::uint32_t walked = 0;
+      for (const MemberId member : f.index.members(record)) walked += member < kLimits.max_members ? 1 : kLimits.max_members;
+      CHECK(walked <= kLimits.max_members);
       CHECK((f.index.parent(record) == kNone || f.index.parent(record) < kLimits.max_pages));
       f.index.set_pool(1, 5, 2 + record % 2, HitPolicy::trailing(2), 3);  // counts the members of all records
     }
