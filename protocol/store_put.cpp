@@ -113,7 +113,9 @@ void StoreCore::Impl::put_item(const PutBatch& batch, const PutItem& item, std::
   if (s.open_items > std::min(config.max_open_items_per_sender, share)) return answer(waiter, Verdict::rejected, Reason::busy, kRetryMs);
   pools_verified.try_emplace((std::uint32_t{batch.ns} << 16) | item.pool, false);
 
-  RecordId record = record_for(batch, item.page, now, out);
+  // A frozen store makes no room: it only tells what is stored, or is being written.
+  const RecordId record = frozen ? index.find(batch.ns, batch.pages[item.page].hash) : record_for(batch, item.page, now, out);
+  if (frozen && record == kNone) return answer(waiter, Verdict::rejected, Reason::busy, kRetryMs);
   if (record == kNone) {
     ++stats.no_space;
     return answer(waiter, Verdict::rejected, Reason::no_space, kRetryMs);
@@ -131,12 +133,8 @@ void StoreCore::Impl::put_item(const PutBatch& batch, const PutItem& item, std::
       lane(sender, batch.ns, item.pool).queue.push_back({known, claim.birth});
     return;
   }
-  const std::uint32_t c = frozen ? kNone : new_claim(record, item, batch.ns);
-  if (frozen) {
-    erase_if_empty(record);
-    page_records[item.page] = kUnknownRecord;
-    return answer(waiter, Verdict::rejected, Reason::busy, kRetryMs);
-  }
+  if (frozen) return answer(waiter, Verdict::rejected, Reason::busy, kRetryMs);
+  const std::uint32_t c = new_claim(record, item, batch.ns);
   if (c == kNone) {
     erase_if_empty(record);
     page_records[item.page] = kUnknownRecord;
