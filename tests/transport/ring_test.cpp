@@ -235,7 +235,7 @@ TEST_CASE("ring memory can neither shrink nor grow, and what is not sealed is no
 TEST_CASE("two threads that sleep and wake each other lose nothing") {
   // No bell but a word that each side waits on: a wake-up that is lost hangs this test.
   Ring ring;
-  constexpr std::uint64_t kFrames = 200'000;
+  constexpr std::uint64_t kFrames = 50'000;
   std::atomic<std::uint32_t> for_reader{0};
   std::atomic<std::uint32_t> for_writer{0};
   const auto ring_bell = [](std::atomic<std::uint32_t>& bell) {
