@@ -10,8 +10,6 @@ using messages::FrameKind;
 
 namespace {
 
-// What the reading thread may take of the actors' work after a round of frames, before the scheduler gets the rest.
-constexpr compat::RunLimits kTurn{.jobs_max = 1024, .duration_max = std::chrono::milliseconds{2}, .messages_max = 0};
 // Questions that nobody has answered yet; beyond, the oldest of them cannot matter any more.
 constexpr std::size_t kMaxQuestions = 4096;
 
@@ -33,19 +31,7 @@ void StoreInbox::remove_rank(protocol::SenderId sender) {
   ranks_.erase(at);
 }
 
-template <class Handle, class Message>
-void StoreInbox::tell(const Handle& to, Message&& message) {
-  if (!unit_) unit_ = compat::CallerUnit::borrow(system_);
-  unit_->tell(to, std::forward<Message>(message));
-}
-
-void StoreInbox::turn_over() {
-  if (!unit_) return;
-  unit_->run(kTurn);
-  unit_.reset();
-}
-
-bool StoreInbox::frame(std::string_view bytes) {
+bool StoreInbox::frame(std::string_view bytes, compat::CallerUnit& unit) {
   FrameHead head;
   std::string_view payload;
   switch (in_.take(bytes, &head, &payload)) {
@@ -56,11 +42,11 @@ bool StoreInbox::frame(std::string_view bytes) {
     case messages::FrameAssembler::Status::whole:
       break;
   }
-  return take(head, payload);
+  return take(head, payload, unit);
 }
 
 template <class Message>
-bool StoreInbox::to_rank(const FrameHead& head, std::string_view payload) {
+bool StoreInbox::to_rank(const FrameHead& head, std::string_view payload, compat::CallerUnit& unit) {
   Message message;
   if (!messages::decode(payload, message)) return false;
   messages::PoolActor pool;
@@ -70,42 +56,42 @@ bool StoreInbox::to_rank(const FrameHead& head, std::string_view payload) {
     if (at == ranks_.end()) return true;  // it has ended meanwhile
     pool = at->second;
   }
-  tell(pool, std::move(message));
+  unit.tell(pool, std::move(message));
   return true;
 }
 
 template <class Message>
-bool StoreInbox::to_keys(std::string_view payload) {
+bool StoreInbox::to_keys(std::string_view payload, compat::CallerUnit& unit) {
   Message message;
   if (!messages::decode(payload, message)) return false;
-  tell(keys_, std::move(message));
+  unit.tell(keys_, std::move(message));
   return true;
 }
 
-bool StoreInbox::take(const FrameHead& head, std::string_view payload) {
+bool StoreInbox::take(const FrameHead& head, std::string_view payload, compat::CallerUnit& unit) {
   switch (static_cast<FrameKind>(head.kind)) {
     case FrameKind::store_reply:
-      return to_rank<protocol::StoreReply>(head, payload);
+      return to_rank<protocol::StoreReply>(head, payload, unit);
     case FrameKind::load_begun:
-      return to_rank<protocol::LoadBegun>(head, payload);
+      return to_rank<protocol::LoadBegun>(head, payload, unit);
     case FrameKind::register_reply: {
       protocol::RegisterAnswer answer;
       if (!messages::decode(payload, answer)) return false;
-      tell(keys_, messages::RegisterReply{head.id, std::move(answer)});
+      unit.tell(keys_, messages::RegisterReply{head.id, std::move(answer)});
       return true;
     }
     case FrameKind::lease_reply: {
       messages::LeaseOutcome outcome;
       if (!messages::decode(payload, outcome)) return false;
-      tell(keys_, messages::LeaseReply{head.id, outcome.reason});
+      unit.tell(keys_, messages::LeaseReply{head.id, outcome.reason});
       return true;
     }
     case FrameKind::lookup_answer:
-      return to_keys<protocol::LookupAnswer>(payload);
+      return to_keys<protocol::LookupAnswer>(payload, unit);
     case FrameKind::remove_answer:
-      return to_keys<protocol::RemoveAnswer>(payload);
+      return to_keys<protocol::RemoveAnswer>(payload, unit);
     case FrameKind::flush_answer:
-      return to_keys<protocol::FlushAnswer>(payload);
+      return to_keys<protocol::FlushAnswer>(payload, unit);
     case FrameKind::stats_reply:
       return take_stats(head, payload);
     case FrameKind::clients_reply:

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A client's side of its link: hands what the store says to the actors that it is for. frame() and turn_over() are called by one
-// thread at a time, the one that reads the link; the rest by any thread.
+// A client's side of its link: hands what the store says to the actors that it is for. frame() is called by one thread at a time,
+// the one that reads the link at this moment; the rest by any thread.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ class StoreInbox {
  public:
   using EventSink = std::function<void(std::vector<protocol::ObjectEvent>&&)>;
 
-  explicit StoreInbox(caf::actor_system& system) : system_(system) {}
+  StoreInbox() = default;
   ~StoreInbox();
   StoreInbox(const StoreInbox&) = delete;
   StoreInbox& operator=(const StoreInbox&) = delete;
@@ -34,8 +34,8 @@ class StoreInbox {
   void add_rank(protocol::SenderId sender, messages::PoolActor pool);
   void remove_rank(protocol::SenderId sender);
 
-  bool frame(std::string_view bytes);
-  void turn_over();
+  /// Wakes actors with `unit`, which the caller borrows for a round of frames and runs after it.
+  bool frame(std::string_view bytes, compat::CallerUnit& unit);
 
   // Answers that no actor waits for.
   std::uint64_t expect_stats(messages::SlotPtr<protocol::StoreStats> slot);
@@ -44,22 +44,18 @@ class StoreInbox {
   void forget_questions();
 
  private:
-  bool take(const messages::FrameHead& head, std::string_view payload);
+  bool take(const messages::FrameHead& head, std::string_view payload, compat::CallerUnit& unit);
   bool take_stats(const messages::FrameHead& head, std::string_view payload);
   bool take_clients(const messages::FrameHead& head, std::string_view payload);
   template <class Message>
-  bool to_rank(const messages::FrameHead& head, std::string_view payload);
+  bool to_rank(const messages::FrameHead& head, std::string_view payload, compat::CallerUnit& unit);
   template <class Message>
-  bool to_keys(std::string_view payload);
-  template <class Handle, class Message>
-  void tell(const Handle& to, Message&& message);
+  bool to_keys(std::string_view payload, compat::CallerUnit& unit);
 
-  caf::actor_system& system_;
   messages::ShardKeyActor keys_;
   EventSink events_;
   std::function<void()> ending_;
   messages::FrameAssembler in_;
-  compat::CallerUnit::Lease unit_;  // while a turn is under way
 
   std::mutex mutex_;
   std::unordered_map<protocol::SenderId, messages::PoolActor> ranks_;

@@ -24,6 +24,10 @@ namespace {
 // Enough for a batch from the call to its verdicts; what goes beyond belongs to the scheduler.
 constexpr compat::RunLimits kCallerRuns{.jobs_max = 256, .duration_max = std::chrono::microseconds{500}, .messages_max = 1};
 
+// What the thread that reads the link may take of the actors' work after a round of frames, before the scheduler gets the rest.
+constexpr compat::RunLimits kReaderRuns{.jobs_max = 1024, .duration_max = std::chrono::milliseconds{2}, .messages_max = 0};
+constexpr int kFramesPerRead = 16;
+
 struct Config final : compat::ActorSystemConfig {
   explicit Config(std::uint32_t threads) : compat::ActorSystemConfig({.worker_threads = threads}) {
     messages::register_messages(*this);
@@ -96,6 +100,7 @@ struct ActorHost::Impl {
   messages::ShardKeyActor keys;
   std::shared_ptr<actors::ClientSessions> sessions;
   std::shared_ptr<actors::StoreInbox> inbox;
+  compat::CallerUnit::Lease reading;  // of the link's own thread, in the middle of a round
 };
 
 ActorHost::ActorHost(Setup setup) : impl_(std::make_unique<Impl>(setup)) {
@@ -108,7 +113,7 @@ ActorHost::ActorHost(Setup setup) : impl_(std::make_unique<Impl>(setup)) {
   impl_->keys = impl_->system.spawn<actors::ShardKeyActorBody>(setup.keys, impl_->stores);
   impl_->count(impl_->keys, &LiveCount::others);
   if (impl_->remote) {
-    impl_->inbox = std::make_shared<actors::StoreInbox>(impl_->system);
+    impl_->inbox = std::make_shared<actors::StoreInbox>();
     impl_->inbox->set_keys(impl_->keys);
     impl_->inbox->set_events(std::move(setup.events));
     impl_->inbox->set_ending(std::move(setup.ending));
@@ -220,8 +225,23 @@ void ActorHost::stores_lost() {
   for (const auto& store : stores) compat::anon_tell(store, messages::EndStore{});
 }
 
-bool ActorHost::take_frame(std::string_view bytes) { return impl_->inbox->frame(bytes); }
-void ActorHost::turn_over() { impl_->inbox->turn_over(); }
+bool ActorHost::take_frame(std::string_view bytes) {
+  if (!impl_->reading) impl_->reading = compat::CallerUnit::borrow(impl_->system);
+  return impl_->inbox->frame(bytes, *impl_->reading);
+}
+
+void ActorHost::turn_over() {
+  if (!impl_->reading) return;
+  impl_->reading->run(kReaderRuns);
+  impl_->reading.reset();
+}
+
+int ActorHost::read(transport::Link& link) {
+  auto unit = compat::CallerUnit::borrow(impl_->system);
+  const int frames = link.receive([&](std::string_view frame) { return impl_->inbox->frame(frame, *unit); }, kFramesPerRead);
+  if (frames > 0) unit->run(kCallerRuns);
+  return frames;
+}
 
 // -- clients of the store in this process ------------------------------------------------------------------------------
 

@@ -75,7 +75,10 @@ class ActorHost {
   void stores_found(const std::shared_ptr<transport::Link>& link, std::uint32_t partitions,
                     std::shared_ptr<const actors::ArenaView> arena);
   void stores_lost();
-  /// By the thread that reads the link.
+  /// Takes some frames of the link and runs the actors that they are for, on the calling thread, for a bounded time. How many;
+  /// -1: another thread is reading.
+  int read(transport::Link& link);
+  /// The same in two steps, for the thread whose work it is to read the link.
   bool take_frame(std::string_view bytes);
   void turn_over();
 

@@ -11,6 +11,7 @@
 #include <kvonce/version.hpp>
 
 #include "runtime/auto_store.hpp"
+#include "runtime/link_pump.hpp"
 #include "runtime/store_info.hpp"
 #include "telemetry/log.hpp"
 
@@ -128,6 +129,7 @@ StoreConnection::Attempt StoreConnection::welcome(transport::Connected&& connect
     link_ = connected.link;
     arena_ = view;
     last_incarnation_ = welcome.incarnation;
+    store_start_ = {info.warm, info.why_cold, info.restored_objects};
     lost_ = false;
     ending_ = false;
   }
@@ -144,9 +146,17 @@ StoreConnection::Attempt StoreConnection::welcome(transport::Connected&& connect
     on_ended(transport::LinkEnd::closed_here);
     return {{Reason::no_space, std::string("no thread or descriptor for the connection: ") + problem.what()}, true};
   }
-  const std::lock_guard lock(mutex_);
-  reader_ = std::move(reader);
+  {
+    const std::lock_guard lock(mutex_);
+    reader_ = std::move(reader);
+  }
+  if (core_.config.caller_runs) core_.set_pump(std::make_shared<LinkPump>(connected.link, *core_.host));
   return {};
+}
+
+StoreStart StoreConnection::store_start() const {
+  const std::lock_guard lock(mutex_);
+  return store_start_;
 }
 
 void StoreConnection::on_ready() {

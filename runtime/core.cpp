@@ -2,6 +2,7 @@
 #include "runtime/core.hpp"
 
 #include "runtime/connection.hpp"
+#include "runtime/link_pump.hpp"
 #include "runtime/service.hpp"
 #include "runtime/store_memory.hpp"
 
@@ -84,6 +85,22 @@ void Core::set_view(std::shared_ptr<const actors::ArenaView> view, std::uint64_t
     incarnation.store(life, std::memory_order_release);
   }
   view_changed_.notify_all();
+}
+
+std::weak_ptr<LinkPump> Core::pump() const {
+  const std::lock_guard lock(view_mutex_);
+  return pump_;
+}
+
+void Core::set_pump(std::shared_ptr<LinkPump> pump) {
+  std::shared_ptr<LinkPump> before;
+  {
+    const std::lock_guard lock(view_mutex_);
+    before = std::exchange(pump_, std::move(pump));
+  }
+  // Whoever waits with it sees its link end, and lets go of it within its spin; unless that is this thread, in a callback.
+  const auto give_up = std::chrono::steady_clock::now() + kLastSteps;
+  while (before && before.use_count() != 1 && std::chrono::steady_clock::now() < give_up) std::this_thread::yield();
 }
 
 bool Core::wait_connected(SteadyPoint until) const {
@@ -181,6 +198,7 @@ void Core::stop(std::chrono::milliseconds timeout) {
   writers.reset();
   // Everything that the actors had to say has gone through the links by now.
   if (connection) connection->close();
+  set_pump(nullptr);
   if (service) service->stop();
   const auto memory = view();
   set_view(nullptr, 0);

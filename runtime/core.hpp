@@ -59,6 +59,7 @@ class CallGate {
 std::uint64_t fork_count() noexcept;
 std::uint64_t random_bits();
 
+class LinkPump;
 class StoreService;
 class StoreConnection;
 
@@ -88,6 +89,10 @@ struct Core {
   std::shared_ptr<const actors::ArenaView> view() const;
   void set_view(std::shared_ptr<const actors::ArenaView> view, std::uint64_t life);
   bool wait_connected(SteadyPoint until) const;
+  /// For threads that wait for the store; empty: it is in this process, or lost, or callers do no work of the actors.
+  std::weak_ptr<LinkPump> pump() const;
+  /// The one before is used by nobody any more when it returns.
+  void set_pump(std::shared_ptr<LinkPump> pump);
   /// Of one partition, for the largest object that there is room for; 0: not known.
   std::uint64_t partition_slots_bytes() const;
 
@@ -105,6 +110,7 @@ struct Core {
   mutable std::mutex view_mutex_;
   mutable std::condition_variable view_changed_;
   std::shared_ptr<const actors::ArenaView> view_;
+  std::shared_ptr<LinkPump> pump_;
 };
 using CorePtr = std::shared_ptr<Core>;
 
@@ -146,9 +152,10 @@ transport::Kernel kernel_of(std::string_view name) noexcept;
 
 template <class Op>
 std::shared_ptr<Op> make_operation(Core& core, OperationKind kind, std::chrono::milliseconds timeout, Completion&& completion) {
-  return std::make_shared<Op>(std::make_unique<Operation::Impl>(
-      kind, core.next_operation.fetch_add(1, std::memory_order_relaxed), std::chrono::steady_clock::now() + timeout,
-      std::move(completion)));
+  auto impl = std::make_unique<Operation::Impl>(kind, core.next_operation.fetch_add(1, std::memory_order_relaxed),
+                                                std::chrono::steady_clock::now() + timeout, std::move(completion));
+  if (core.connection) impl->pump = core.pump();
+  return std::make_shared<Op>(std::move(impl));
 }
 
 /// exists over one (pool, shard) of all partitions.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/operation_impl.hpp"
 
+#include "runtime/link_pump.hpp"
+
 #include <algorithm>
 #include <thread>
 #include <utility>
@@ -25,6 +27,9 @@ void pause_cpu() noexcept {
 
 // About what it costs to be put to sleep and woken: a result that is nearly there is had for less.
 constexpr std::chrono::microseconds kSpin{30};
+
+// Longer for an answer that another process makes: its thread has to be woken first.
+constexpr std::chrono::microseconds kPumpSpin{60};
 
 // Threads that spin at this moment. More than every second core would keep away those that they wait for.
 std::atomic<int> g_spinning{0};
@@ -86,6 +91,31 @@ bool Operation::Impl::end_overdue() noexcept {
   return true;
 }
 
+/// Reads the link for as long as something comes, and for some time more where that has paid off lately.
+template <class Ready, class Help>
+void Operation::Impl::pump_link(runtime::LinkPump& link, TimePoint until, const Ready& ready, const Help& help) {
+  link.begin();
+  bool spin = link.worth_spinning();
+  auto idle_since = std::chrono::steady_clock::now();
+  while (!ready()) {
+    const auto now = std::chrono::steady_clock::now();
+    if (now >= until) break;
+    if (help() || link.work()) {
+      idle_since = std::chrono::steady_clock::now();
+      continue;
+    }
+    if (!spin) break;
+    if (now - idle_since > kPumpSpin) {
+      link.spun(false);
+      spin = false;
+      break;
+    }
+    std::this_thread::yield();
+  }
+  if (spin && ready()) link.spun(true);
+  link.end();
+}
+
 template <class Ready>
 bool Operation::Impl::wait_for_ready(TimePoint until, const Ready& ready) {
   if (ready()) return true;
@@ -95,7 +125,10 @@ bool Operation::Impl::wait_for_ready(TimePoint until, const Ready& ready) {
   while (!ready() && help()) {
   }
   if (ready()) return true;
-  if (g_spinning.fetch_add(1, std::memory_order_relaxed) < g_spinning_max) {
+  if (const auto link = pump.lock()) {
+    pump_link(*link, until, ready, help);
+    if (ready()) return true;
+  } else if (g_spinning.fetch_add(1, std::memory_order_relaxed) < g_spinning_max) {
     const auto spin_end = std::min(until, std::chrono::steady_clock::now() + kSpin);
     do {
       for (int i = 0; i < 16; ++i) {
@@ -105,8 +138,10 @@ bool Operation::Impl::wait_for_ready(TimePoint until, const Ready& ready) {
       // Whoever else wants this core gets it: it may be the one that is waited for.
       std::this_thread::yield();
     } while (!ready() && std::chrono::steady_clock::now() < spin_end);
+    g_spinning.fetch_sub(1, std::memory_order_relaxed);
+  } else {
+    g_spinning.fetch_sub(1, std::memory_order_relaxed);
   }
-  g_spinning.fetch_sub(1, std::memory_order_relaxed);
   if (ready()) return true;
   const auto sleep_until = lends_rows ? until : std::min(until, deadline);
   {

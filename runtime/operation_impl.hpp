@@ -15,6 +15,10 @@
 
 #include "transport/mover.hpp"
 
+namespace kvonce::runtime {
+class LinkPump;
+}  // namespace kvonce::runtime
+
 namespace kvonce {
 
 struct KVONCE_INTERNAL Operation::Impl {
@@ -34,6 +38,8 @@ struct KVONCE_INTERNAL Operation::Impl {
   std::vector<PageHash> pages;
   /// Whose copies a thread that waits for this operation takes part in, instead of sleeping.
   std::weak_ptr<transport::Mover> mover;
+  /// The link to the store of another process, which such a thread reads meanwhile.
+  std::weak_ptr<runtime::LinkPump> pump;
 
   // Results: written by whoever won claim(), before finish().
   std::vector<PutItemResult> puts;
@@ -55,6 +61,8 @@ struct KVONCE_INTERNAL Operation::Impl {
   bool wait_layers_until(std::uint32_t layers, TimePoint until);
 
  private:
+  template <class Ready, class Help>
+  void pump_link(runtime::LinkPump& link, TimePoint until, const Ready& ready, const Help& help);
   template <class Ready>
   bool wait_for_ready(TimePoint until, const Ready& ready);
   // Operations that lend no rows may be ended by their waiter when the deadline has passed.
