@@ -2,6 +2,7 @@
 #include "runtime/auto_store.hpp"
 
 #include <cerrno>
+#include <string_view>
 #include <system_error>
 #include <thread>
 
@@ -23,27 +24,13 @@ constexpr std::chrono::milliseconds kLookAgain{5};
 // A store may end right after it was ready, by somebody's stop; one that always does is not started for ever.
 constexpr int kStartsMax = 2;
 
-/// The lock of the one that starts a store: given back by the kernel when the process ends, however it does.
-class StartLock {
- public:
-  explicit StartLock(const std::string& path) : file_(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600)) {}
-  ~StartLock() {
-    if (file_ >= 0) close(file_);
-  }
-  StartLock(const StartLock&) = delete;
-  StartLock& operator=(const StartLock&) = delete;
-  bool usable() const { return file_ >= 0; }
-  bool take() {
-    if (!taken_) taken_ = flock(file_, LOCK_EX | LOCK_NB) == 0;
-    return taken_;
-  }
+/// Of PATH/kvonced-w1.sock: PATH/kvonced-w1
+std::string stem_of(const std::string& socket) {
+  constexpr std::string_view kEnding = ".sock";
+  return socket.ends_with(kEnding) ? socket.substr(0, socket.size() - kEnding.size()) : socket;
+}
 
- private:
-  int file_;
-  bool taken_ = false;
-};
-
-Error start(const RuntimeConfig& config, const std::string& socket, const std::string& log, Clock::time_point deadline) {
+Error start(const RuntimeConfig& config, const std::string& socket, const StartLock& lock, Clock::time_point deadline) {
   auto program = find_store_program(config.kvonced_path);
   if (program.error) return program.error;
   const std::uint64_t bytes = config.auto_bytes != 0 ? config.auto_bytes : default_store_bytes(available_memory());
@@ -53,7 +40,8 @@ Error start(const RuntimeConfig& config, const std::string& socket, const std::s
   }
   StoreProcess process;
   process.program = *program;
-  process.log_path = log;
+  process.log_path = stem_of(socket) + ".log";
+  process.start_lock = lock.file();
   // Not populated: taking the memory may last longer than the caller wants to wait for a store.
   process.arguments = {"--socket",   socket, "--memory",  std::to_string(bytes), "--idle-exit", std::to_string(config.auto_idle.count()) + "ms",
                        "--populate", "no"};
@@ -61,6 +49,20 @@ Error start(const RuntimeConfig& config, const std::string& socket, const std::s
 }
 
 }  // namespace
+
+StartLock::StartLock(const std::string& socket_path)
+    : file_(open(path(socket_path).c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600)) {}
+
+StartLock::~StartLock() {
+  if (file_ >= 0) close(file_);
+}
+
+bool StartLock::take() {
+  if (!taken_) taken_ = file_ >= 0 && flock(file_, LOCK_EX | LOCK_NB) == 0;
+  return taken_;
+}
+
+std::string StartLock::path(const std::string& socket_path) { return stem_of(socket_path) + ".start"; }
 
 Result<std::string> find_or_start_store(const RuntimeConfig& config) {
   const Clock::time_point deadline = Clock::now() + config.connect_timeout;
@@ -71,10 +73,9 @@ Result<std::string> find_or_start_store(const RuntimeConfig& config) {
     result.error = {Reason::store_lost, "there is no place for a store's socket: " + why_not};
     return result;
   }
-  const std::string stem = socket.substr(0, socket.size() - std::string_view(".sock").size());
-  StartLock lock(stem + ".start");
+  StartLock lock(socket);
   if (!lock.usable()) {
-    result.error = {Reason::store_lost, stem + ".start cannot be opened: " + std::generic_category().message(errno)};
+    result.error = {Reason::store_lost, StartLock::path(socket) + " cannot be opened: " + std::generic_category().message(errno)};
     return result;
   }
   for (int starts = 0;;) {
@@ -87,7 +88,7 @@ Result<std::string> find_or_start_store(const RuntimeConfig& config) {
     const StoreHolder holder = store_holder(socket);
     if (mine && !holder.held && starts < kStartsMax) {
       ++starts;
-      Error failed = start(config, socket, stem + ".log", deadline);
+      Error failed = start(config, socket, lock, deadline);
       // One that somebody started by hand in the same moment is as good.
       if (failed && !store_listens(socket)) {
         result.error = std::move(failed);
@@ -101,7 +102,7 @@ Result<std::string> find_or_start_store(const RuntimeConfig& config) {
                                         " but does not listen within " + std::to_string(config.connect_timeout.count()) +
                                         " ms: it is starting, ending, or stuck (kvonce stop ends it)"
                                   : "another process starts a kvonced on " + socket + ", and it is not ready within " +
-                                        std::to_string(config.connect_timeout.count()) + " ms; its log is " + stem + ".log"};
+                                        std::to_string(config.connect_timeout.count()) + " ms; its log is " + stem_of(socket) + ".log"};
       return result;
     }
     std::this_thread::sleep_for(kLookAgain);

@@ -27,6 +27,25 @@ struct StoreHolder {
 };
 StoreHolder store_holder(const std::string& socket_path);
 
+/// Who starts a store on a socket has this until it listens: the process that spawns it and, by an inherited descriptor, the store
+/// itself, so that a store that is starting is known as such even when its starter has died. Given back by the kernel.
+class StartLock {
+ public:
+  explicit StartLock(const std::string& socket_path);
+  ~StartLock();
+  StartLock(const StartLock&) = delete;
+  StartLock& operator=(const StartLock&) = delete;
+  bool usable() const { return file_ >= 0; }
+  /// False: another has it.
+  bool take();
+  int file() const { return file_; }
+  static std::string path(const std::string& socket_path);
+
+ private:
+  int file_;
+  bool taken_ = false;
+};
+
 /// Whether somebody listens on it right now.
 bool store_listens(const std::string& socket_path);
 

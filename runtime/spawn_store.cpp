@@ -31,6 +31,7 @@ namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
 constexpr int kReadyFd = 3;
+constexpr int kLockFd = 4;
 constexpr std::size_t kShownLog = 1'024;
 constexpr std::size_t kReadyMax = 256;
 
@@ -41,8 +42,8 @@ class Descriptor {
   Descriptor() = default;
   /// Moves it out of the way of the numbers that the child's own will have.
   explicit Descriptor(int fd) : fd_(fd) {
-    if (fd_ < 0 || fd_ > kReadyFd) return;
-    fd_ = fcntl(fd, F_DUPFD_CLOEXEC, kReadyFd + 1);
+    if (fd_ < 0 || fd_ > kLockFd) return;
+    fd_ = fcntl(fd, F_DUPFD_CLOEXEC, kLockFd + 1);
     ::close(fd);
   }
   ~Descriptor() { close(); }
@@ -108,14 +109,15 @@ struct Attributes {
 };
 
 /// The system's error number; 0: `child` runs.
-int spawn(const StoreProcess& process, int input, int log, int ready, pid_t& child) {
+int spawn(const StoreProcess& process, int input, int log, int ready, int lock, pid_t& child) {
   Actions actions;
   int code = posix_spawn_file_actions_adddup2(&actions.value, input, STDIN_FILENO);
   if (code == 0) code = posix_spawn_file_actions_adddup2(&actions.value, log, STDOUT_FILENO);
   if (code == 0) code = posix_spawn_file_actions_adddup2(&actions.value, log, STDERR_FILENO);
   if (code == 0) code = posix_spawn_file_actions_adddup2(&actions.value, ready, kReadyFd);
+  if (code == 0) code = posix_spawn_file_actions_adddup2(&actions.value, lock, kLockFd);
 #if defined(__GLIBC__) && __GLIBC_PREREQ(2, 34)
-  if (code == 0) code = posix_spawn_file_actions_addclosefrom_np(&actions.value, kReadyFd + 1);
+  if (code == 0) code = posix_spawn_file_actions_addclosefrom_np(&actions.value, kLockFd + 1);
 #endif
   Attributes attributes;
   sigset_t none;
@@ -131,7 +133,7 @@ int spawn(const StoreProcess& process, int input, int log, int ready, pid_t& chi
   if (code != 0) return code;
   std::vector<std::string> words{process.program};
   words.insert(words.end(), process.arguments.begin(), process.arguments.end());
-  for (const std::string& word : {std::string("--detach"), std::string("--ready-fd"), std::to_string(kReadyFd)}) words.push_back(word);
+  words.insert(words.end(), {"--detach", "--ready-fd", std::to_string(kReadyFd), "--start-lock-fd", std::to_string(kLockFd)});
   std::vector<char*> list;
   for (std::string& word : words) list.push_back(word.data());
   list.push_back(nullptr);
@@ -244,14 +246,17 @@ Error start_store_process(const StoreProcess& process, Clock::time_point deadlin
   if (input.get() < 0) return failed("/dev/null", errno);
   Descriptor log(open(process.log_path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (log.get() < 0) return failed(process.log_path, errno);
+  Descriptor lock(fcntl(process.start_lock, F_DUPFD_CLOEXEC, kLockFd + 1));  // the same open file: the same lock
+  if (lock.get() < 0) return failed("the lock of the start", errno);
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return failed("pipe", errno);
   Descriptor listen(ends[0]);
   Descriptor tell(ends[1]);
   if (listen.get() < 0 || tell.get() < 0) return failed("pipe", EMFILE);
   pid_t child = -1;
-  if (const int code = spawn(process, input.get(), log.get(), tell.get(), child); code != 0) return failed("posix_spawn", code);
+  if (const int code = spawn(process, input.get(), log.get(), tell.get(), lock.get(), child); code != 0) return failed("posix_spawn", code);
   tell.close();
+  lock.close();
   bool in_time = false;
   const std::string said = read_ready(listen.get(), deadline, in_time);
   const std::string expected = "ready " + std::to_string(transport::kWireVersion) + "\n";

@@ -34,6 +34,7 @@ struct Texts {
   std::map<std::string, std::string> settings;
   std::string config;
   std::string ready_fd;
+  std::string start_lock_fd;
   bool help_all = false;
 };
 
@@ -50,6 +51,7 @@ void add_options(CLI::App& app, Texts& texts, CommandLine& line, bool all) {
   app.add_flag("--json", line.json, "With --dump-config: as JSON")->group(rest);
   app.add_flag("--detach", line.detach, "Go on in the background, in a session of its own")->group(rest);
   app.add_option("--ready-fd", texts.ready_fd, "Descriptor that is told when the store is ready")->option_text("N")->group(rest);
+  app.add_option("--start-lock-fd", texts.start_lock_fd, "Descriptor that is closed then")->option_text("N")->group(rest);
   app.add_flag("--help-all", texts.help_all, "All options");
 }
 
@@ -60,15 +62,15 @@ std::string unknown_argument(const std::string& given) {
   return name + " is no option" + (near.empty() ? "" : "; the nearest is --" + near) + " (kvonced --help-all tells them all)";
 }
 
-void read_ready_fd(const std::string& text, CommandLine& line) {
+void read_descriptor(const std::string& name, const std::string& text, CommandLine& line, int& descriptor) {
   if (text.empty()) return;
   const auto number = protocol::parse_u64(text, 0, std::numeric_limits<int>::max());
   if (!number) {
-    line.errors.push_back("--ready-fd: " + number.error);
+    line.errors.push_back(name + ": " + number.error);
   } else if (fcntl(static_cast<int>(number.value), F_SETFD, FD_CLOEXEC) != 0) {
-    line.errors.push_back("--ready-fd: " + text + " is no open descriptor of this process");
+    line.errors.push_back(name + ": " + text + " is no open descriptor of this process");
   } else {
-    line.ready_fd = static_cast<int>(number.value);
+    descriptor = static_cast<int>(number.value);
   }
 }
 
@@ -103,7 +105,8 @@ CommandLine read_command_line(int argc, char** argv) {
     line.errors.push_back(unknown_argument(given));
   }
   if (line.json && !line.dump) line.errors.push_back("--json is of use with --dump-config only");
-  read_ready_fd(texts.ready_fd, line);
+  read_descriptor("--ready-fd", texts.ready_fd, line, line.ready_fd);
+  read_descriptor("--start-lock-fd", texts.start_lock_fd, line, line.start_lock_fd);
   for (const Setting& setting : all_settings()) {
     if (app.count("--" + std::string(setting.name)) != 0) line.sources.flags[setting.name] = texts.settings[setting.name];
   }

@@ -14,7 +14,8 @@ struct CommandLine {
   bool dump = false;
   bool json = false;
   bool detach = false;
-  int ready_fd = -1;
+  int ready_fd = -1;       ///< told, then closed, when the store is ready
+  int start_lock_fd = -1;  ///< closed then
   std::vector<std::string> errors;
   std::vector<std::string> warnings;
   std::optional<int> exit_status;  ///< nothing is left to do: help or version has been printed

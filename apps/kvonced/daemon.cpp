@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <memory>
 
 #include <unistd.h>
 
@@ -13,6 +14,7 @@
 #include "apps/kvonced/notify.hpp"
 #include "apps/kvonced/signals.hpp"
 #include "protocol/units.hpp"
+#include "runtime/auto_store.hpp"
 #include "transport/handshake.hpp"
 
 namespace kvonce::apps {
@@ -46,6 +48,7 @@ void tell_ready(const CommandLine& line, const std::string& text) {
   std::printf("%s\n", text.c_str());
   std::fflush(stdout);
   if (!notify_manager("READY=1\nSTATUS=" + text)) say(Level::warning, "NOTIFY_SOCKET is set, but the service manager could not be told");
+  if (line.start_lock_fd >= 0) close(line.start_lock_fd);
   if (line.ready_fd < 0) return;
   const std::string word = "ready " + std::to_string(transport::kWireVersion) + "\n";
   static_cast<void>(!write(line.ready_fd, word.data(), word.size()));  // nobody listens any more: then nobody waits
@@ -58,16 +61,18 @@ class Daemon {
       : line_(line), settings_(std::move(settings)), settled_(std::move(settled)), signals_(end_time()) {}
 
   int run() {
+    auto starting = start_lock();
     auto started = Runtime::start(settings_.runtime);
     if (!started) {
       std::fprintf(stderr, "kvonced: %s\n", started.error.text.c_str());
       return 2;
     }
+    starting.reset();
     Runtime& runtime = **started;
     tell_ready(line_, ready_text(settings_, runtime.store_start()));
     serve(runtime);
     notify_manager("STOPPING=1");
-    if (const Error left = runtime.drain(settings_.drain_time)) say(Level::warning, "the store did not end in full order: " + left.text);
+    if (const Error left = runtime.drain(std::max(settings_.drain_time, milliseconds{1}))) say(Level::warning, "the store did not end in full order: " + left.text);
     runtime.stop(kStopTime);
     started.value.reset();
     say(Level::info, "ended");
@@ -75,6 +80,14 @@ class Daemon {
   }
 
  private:
+  /// So that engines with store = "auto" wait for a store of this user's that somebody else has begun to start.
+  std::unique_ptr<runtime::StartLock> start_lock() const {
+    if (line_.start_lock_fd >= 0 || settings_.socket != runtime::auto_socket_path(nullptr)) return nullptr;
+    auto lock = std::make_unique<runtime::StartLock>(settings_.socket);
+    lock->take();  // or another is starting too: which of them gets the socket is decided there
+    return lock;
+  }
+
   milliseconds end_time() const { return settings_.drain_time + kStopTime + kEndMargin; }
 
   void serve(Runtime& runtime) {
