@@ -280,12 +280,12 @@ TEST_CASE("a server that is out of descriptors says so, does not spin, and goes 
   }
   CHECK(echoes(*good.link, "still served"));
   CHECK(server.server().stats().shed == 5);
-  // Room for the connection itself, but not for all that belongs to it.
+  // Room for the connection itself, but not for all that belongs to it; the refusal may be there before the hello is sent.
   for (std::size_t room = 1; room <= 8; ++room) {
     all.pop_back();
     UniqueFd socket = raw_connect(dir.path("s"));
     if (!socket) continue;
-    REQUIRE(send_message(socket.get(), encode(hello_of(50 + room))));
+    static_cast<void>(send_message(socket.get(), encode(hello_of(50 + room))));
     CHECK(raw_answer(socket.get()).reason == RefuseReason::not_ready);
     break;
   }

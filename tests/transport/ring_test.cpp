@@ -140,16 +140,18 @@ TEST_CASE("indices that make no sense break the reader") {
     Ring ring;
     RingWriter writer{ring.place()};
     RingReader reader{ring.place()};
-    writer.write(framed("first"));
+    writer.write(framed("1234"));
     writer.publish();
     CHECK(reader.read([](std::string_view) { return true; }, 8) == 1);
+    // Good frames wherever one looks.
+    for (std::uint64_t at = 0; at < kMinRingBytes; at += 8) std::memcpy(ring.place().data + at, framed("1234").data(), 8);
     damage(ring);
     CHECK_FALSE(reader.prepare_sleep());
     CHECK(reader.read([](std::string_view) { return true; }, 8) == 0);
     return reader.broken();
   };
-  CHECK(broken_by([](Ring& ring) { ring.control().head = 9 + kMinRingBytes + 1; }));
-  CHECK(broken_by([](Ring& ring) { ring.control().head = 8; }));
+  CHECK(broken_by([](Ring& ring) { ring.control().head = 8 + kMinRingBytes + 8; }));
+  CHECK(broken_by([](Ring& ring) { ring.control().head = 7; }));
   CHECK(broken_by([](Ring& ring) { ring.control().head = 0; }));
   CHECK(broken_by([](Ring& ring) { ring.control().head = ~std::uint64_t{0}; }));
   CHECK(broken_by([](Ring& ring) { ring.control().head = std::uint64_t{1} << 63U; }));
@@ -278,6 +280,51 @@ TEST_CASE("two threads that sleep and wake each other lose nothing") {
   }
   writing.join();
   CHECK(in_order);
+}
+
+TEST_CASE("two threads that answer each other frame by frame never both sleep") {
+  // One frame is under way at a time, so a wake-up that is lost hangs this test.
+  Ring ring;
+  constexpr std::uint64_t kRounds = 50'000;
+  struct Side {
+    RingWriter writer;
+    RingReader reader;
+    std::atomic<std::uint32_t>& own_bell;
+    std::atomic<std::uint32_t>& other_bell;
+    void say(std::uint64_t number) {
+      REQUIRE(writer.write(framed(std::to_string(number))) != 0);
+      if (!writer.publish()) return;
+      other_bell.fetch_add(1);
+      other_bell.notify_one();
+    }
+    std::uint64_t hear() {
+      std::uint64_t number = 0;
+      for (;;) {
+        const std::uint32_t rung = own_bell.load();
+        const auto take = [&number](std::string_view frame) {
+          number = std::stoull(std::string(frame));
+          return true;
+        };
+        if (reader.read(take, 1) == 1) return number;
+        if (!reader.prepare_sleep()) continue;
+        own_bell.wait(rung);
+        reader.cancel_sleep();
+      }
+    }
+  };
+  std::atomic<std::uint32_t> bells[2] = {0, 0};
+  Side one{RingWriter{ring.memory.to_server()}, RingReader{ring.memory.to_client()}, bells[0], bells[1]};
+  Side two{RingWriter{ring.memory.to_client()}, RingReader{ring.memory.to_server()}, bells[1], bells[0]};
+  std::thread answering([&] {
+    for (std::uint64_t i = 0; i < kRounds; ++i) two.say(two.hear() + 1);
+  });
+  bool right = true;
+  for (std::uint64_t i = 0; i < kRounds; ++i) {
+    one.say(i);
+    right = one.hear() == i + 1 && right;
+  }
+  answering.join();
+  CHECK(right);
 }
 
 }  // namespace kvonce::transport
