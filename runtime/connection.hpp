@@ -27,6 +27,8 @@ class StoreConnection {
   Error start(SteadyPoint deadline);
   /// By the ShardKeyActor: everything is registered with the store.
   void on_ready();
+  /// Likewise: no rank begins a copy into the slots of the store that was lost any more.
+  void on_ranks_told();
   void on_ending();
   /// No new attempts; a connection that is there stays.
   void stop_trying();
@@ -52,6 +54,7 @@ class StoreConnection {
   std::shared_ptr<const actors::ArenaView> arena_;
   std::uint64_t last_incarnation_ = 0;
   bool lost_ = false;
+  bool ranks_told_ = true;  // of the last loss
   bool ending_ = false;   // the store has said that it ends
   bool stopping_ = false;
   std::thread keeper_;
