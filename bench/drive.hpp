@@ -5,6 +5,7 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <atomic>
 #include <barrier>
 #include <chrono>
@@ -37,11 +38,20 @@ struct DriveSpec {
   bool lockstep = false;
 };
 
-// submit(rank, batch, completion) -> Result<std::shared_ptr<Op>>; done(rank, Op&) on that rank's thread, once for each.
-template <class Submit, class Done>
-Driven drive(const DriveSpec& spec, const Submit& submit, const Done& done) {
+/// What one rank's thread did.
+struct DrivenRank {
+  std::vector<double> ack_us;
+  std::chrono::steady_clock::time_point begin, end;
+  std::string error;
+};
+
+// On the rank's own thread: waits for `start()`, calls `step()` before each batch.
+// submit(batch, completion) -> Result<std::shared_ptr<Op>>; done(Op&), once for each.
+template <class Start, class Step, class Submit, class Done>
+DrivenRank drive_rank(std::size_t batches, std::uint64_t depth, const Start& start, const Step& step, const Submit& submit,
+                      const Done& done) {
   using Clock = std::chrono::steady_clock;
-  using Op = typename decltype(submit(std::size_t{}, std::size_t{}, Completion{}).value)::element_type;
+  using Op = typename decltype(submit(std::size_t{}, Completion{}).value)::element_type;
   struct Flight {
     std::shared_ptr<Op> operation;
     std::size_t batch = 0;
@@ -49,56 +59,62 @@ Driven drive(const DriveSpec& spec, const Submit& submit, const Done& done) {
   };
   // When answers came, as ticks of the clock. Shared with the callbacks: the last may return after everybody is done.
   using Answers = std::vector<std::atomic<Clock::rep>>;
-  struct PerRank {
-    std::vector<double> ack_us;
-    std::shared_ptr<Answers> answers;
-    Clock::time_point begin, end;
-    std::string error;
+  DrivenRank mine;
+  const bool one_at_a_time = depth == 1;
+  mine.ack_us.reserve(batches);
+  const auto answers = std::make_shared<Answers>(one_at_a_time ? 0 : batches);
+  std::deque<Flight> flights;
+  const auto finish_oldest = [&] {
+    const Flight flight = std::move(flights.front());
+    flights.pop_front();
+    flight.operation->wait();
+    Clock::time_point end = Clock::now();
+    if (!one_at_a_time) {
+      const Clock::rep told = (*answers)[flight.batch].load(std::memory_order_relaxed);
+      if (told != 0) end = Clock::time_point(Clock::duration(told));
+    }
+    mine.ack_us.push_back(std::chrono::duration<double, std::micro>(end - flight.begin).count());
+    done(*flight.operation);
   };
-  std::vector<PerRank> ranks(spec.ranks);
+  start();
+  mine.begin = Clock::now();
+  for (std::size_t b = 0; b < batches; ++b) {
+    step();
+    if (flights.size() == depth) finish_oldest();
+    Completion completion;
+    if (!one_at_a_time)
+      completion.callback = [answers, b] {
+        (*answers)[b].store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed);
+      };
+    const Clock::time_point begin = Clock::now();
+    auto submitted = submit(b, std::move(completion));
+    if (!submitted) {
+      if (mine.error.empty()) mine.error = submitted.error.text;
+      continue;  // the others wait for this rank before the next step
+    }
+    flights.push_back({std::move(submitted.value), b, begin});
+    if (one_at_a_time) finish_oldest();
+  }
+  while (!flights.empty()) finish_oldest();
+  mine.end = Clock::now();
+  return mine;
+}
+
+// submit(rank, batch, completion) -> Result<std::shared_ptr<Op>>; done(rank, Op&) on that rank's thread, once for each.
+template <class Submit, class Done>
+Driven drive(const DriveSpec& spec, const Submit& submit, const Done& done) {
+  std::vector<DrivenRank> ranks(spec.ranks);
   std::barrier start(static_cast<std::ptrdiff_t>(spec.ranks + 1));
   std::barrier step(static_cast<std::ptrdiff_t>(spec.ranks));
-  const bool one_at_a_time = spec.depth == 1;
-
   const auto body = [&](std::size_t r) {
-    PerRank& mine = ranks[r];
     pthread_setname_np(pthread_self(), "bench-rank");  // for profilers: these threads do nothing but the timed part
-    mine.ack_us.reserve(spec.batches);
-    mine.answers = std::make_shared<Answers>(one_at_a_time ? 0 : spec.batches);
-    std::deque<Flight> flights;
-    const auto finish_oldest = [&] {
-      const Flight flight = std::move(flights.front());
-      flights.pop_front();
-      flight.operation->wait();
-      Clock::time_point end = Clock::now();
-      if (!one_at_a_time) {
-        const Clock::rep told = (*mine.answers)[flight.batch].load(std::memory_order_relaxed);
-        if (told != 0) end = Clock::time_point(Clock::duration(told));
-      }
-      mine.ack_us.push_back(std::chrono::duration<double, std::micro>(end - flight.begin).count());
-      done(r, *flight.operation);
-    };
-    start.arrive_and_wait();
-    mine.begin = Clock::now();
-    for (std::size_t b = 0; b < spec.batches; ++b) {
-      if (spec.lockstep) step.arrive_and_wait();
-      if (flights.size() == spec.depth) finish_oldest();
-      Completion completion;
-      if (!one_at_a_time)
-        completion.callback = [answers = mine.answers, b] {
-          (*answers)[b].store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed);
-        };
-      const Clock::time_point begin = Clock::now();
-      auto submitted = submit(r, b, std::move(completion));
-      if (!submitted) {
-        if (mine.error.empty()) mine.error = submitted.error.text;
-        continue;  // the others wait for this rank at the barrier
-      }
-      flights.push_back({std::move(submitted.value), b, begin});
-      if (one_at_a_time) finish_oldest();
-    }
-    while (!flights.empty()) finish_oldest();
-    mine.end = Clock::now();
+    ranks[r] = drive_rank(
+        spec.batches, spec.depth, [&] { start.arrive_and_wait(); },
+        [&] {
+          if (spec.lockstep) step.arrive_and_wait();
+        },
+        [&](std::size_t b, Completion completion) { return submit(r, b, std::move(completion)); },
+        [&](auto& operation) { done(r, operation); });
   };
 
   std::vector<std::thread> threads;
@@ -110,9 +126,9 @@ Driven drive(const DriveSpec& spec, const Submit& submit, const Done& done) {
 
   Driven out;
   out.cpu_seconds = process_cpu_seconds() - cpu_begin;
-  Clock::time_point begin = ranks[0].begin;
-  Clock::time_point end = ranks[0].end;
-  for (PerRank& one : ranks) {
+  auto begin = ranks[0].begin;
+  auto end = ranks[0].end;
+  for (DrivenRank& one : ranks) {
     begin = std::min(begin, one.begin);
     end = std::max(end, one.end);
     out.ack_us.insert(out.ack_us.end(), one.ack_us.begin(), one.ack_us.end());

@@ -45,6 +45,7 @@ std::string store_all(Stage& stage, const std::vector<PageHash>& keys, std::uint
 }  // namespace
 
 Outcome run_exists(const Options& options) {
+  if (!options.via.empty()) return run_exists_via(options);
   StageSpec spec;
   spec.ranks = options.ranks;
   spec.pages = options.pages;
@@ -92,7 +93,8 @@ Outcome run_exists(const Options& options) {
     std::uint64_t false_hits = 0;
     for (const std::uint8_t one : other.value) false_hits += one;
 
-    Json run = {{"unique_pages", options.pages},
+    Json run = {{"path", kPathEmbedded},
+                {"unique_pages", options.pages},
                 {"asked_keys", asked},
                 {"found_keys", found_all},
                 {"false_hits", false_hits},

@@ -9,6 +9,7 @@
 namespace kvonce::bench {
 
 Outcome run_idle(const Options& options) {
+  if (!options.via.empty()) return run_idle_via(options);
   using Clock = std::chrono::steady_clock;
   constexpr std::uint64_t kPages = 64;
   StageSpec spec;
@@ -40,7 +41,7 @@ Outcome run_idle(const Options& options) {
     std::this_thread::sleep_for(std::chrono::duration<double>(options.seconds));
     const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
     const double cpu = process_cpu_seconds() - cpu_begin;
-    runs.push_back({{"pools", stage.ranks()}, {"seconds", seconds}, {"cpu_seconds", cpu}, {"cpu_percent", cpu / seconds * 100}});
+    runs.push_back({{"path", kPathEmbedded}, {"pools", stage.ranks()}, {"seconds", seconds}, {"cpu_seconds", cpu}, {"cpu_percent", cpu / seconds * 100}});
   }
   return {report(options, runs, "cpu_percent"), {}, {}};
 }

@@ -30,6 +30,24 @@ Outcome run_lookup(const Options& options);
 Outcome run_idle(const Options& options);
 Outcome run_memory(const Options& options);
 Outcome run_allocator(const Options& options);
+Outcome run_coalesce(const Options& options);
+Outcome run_restart(const Options& options);
+
+// The same with rank processes and a store of another process: options.via is set.
+Outcome run_put_via(const Options& options);
+Outcome run_get_via(const Options& options);
+Outcome run_exists_via(const Options& options);
+Outcome run_lookup_via(const Options& options);
+Outcome run_idle_via(const Options& options);
+
+/// How page bytes travelled: through this process's own memory, or straight between a rank process and memory that the store's
+/// process shares with it.
+inline constexpr const char* kPathEmbedded = "memcpy";
+inline constexpr const char* kPathShared = "shm";
+
+/// What is done with memory before the timed part, with rank processes.
+inline constexpr const char* kViaMemory =
+    "the store populated its memory, every rank process mapped and populated it, and populated its row buffers";
 
 /// The result of one or more runs: what was asked, the medians, the runs.
 nlohmann::ordered_json report(const Options& options, const std::vector<nlohmann::ordered_json>& runs, const char* by);

@@ -7,6 +7,7 @@
 #include "bench/measure.hpp"
 #include "bench/rows.hpp"
 #include "bench/stage.hpp"
+#include "bench/store_use.hpp"
 
 namespace kvonce::bench {
 namespace {
@@ -21,6 +22,7 @@ constexpr std::uint64_t kPutPages = 1'024;
 struct Model {
   workload::ModelPreset preset;
   std::unique_ptr<Runtime> runtime;
+  NamespaceHandle ns;
   GroupHandle group;
   std::vector<std::vector<std::vector<std::byte>>> buffers;  // by rank and pool
   std::vector<std::shared_ptr<Rank>> ranks;
@@ -31,33 +33,55 @@ ShardCounts shards_of(const workload::ModelPreset& preset, const workload::PoolP
   return {static_cast<std::uint16_t>(preset.shards(pool)), 1, 1};
 }
 
-std::string start_model(const Options& options, Model& model) {
-  const auto ranks = static_cast<std::uint16_t>(options.ranks);
-  model.preset =
-      workload::scaled(workload::coarse(*workload::find_preset(options.preset, ranks).preset), kScale);
+workload::ModelPreset scaled_preset(const Options& options) {
+  const auto ranks = static_cast<std::uint32_t>(options.ranks);
+  return workload::scaled(workload::coarse(*workload::find_preset(options.preset, ranks).preset), kScale);
+}
+
+struct StoreSize {
+  std::uint64_t arena_bytes = 0;
+  std::uint64_t index_pages = 0;
+};
+
+StoreSize store_size(const Options& options, const workload::ModelPreset& preset) {
   std::uint64_t objects = 0;
   std::uint64_t bytes = 0;
   std::uint64_t ranges = 1;
-  for (const auto& pool : model.preset.pools) {
-    const std::uint64_t count = options.pages * model.preset.shards(pool);
+  for (const auto& pool : preset.pools) {
+    const std::uint64_t count = options.pages * preset.shards(pool);
     objects += count;
     bytes += count * pool.object_bytes();
     ranges = std::max<std::uint64_t>(ranges, pool.ranges.size());
   }
-  RuntimeConfig config;
-  config.engine_id = "bench";
-  config.arena_bytes = arena_bytes_for(options.pages, objects, bytes, ranges);
   // An index has room for four objects per page, and these pages have more.
-  config.index_pages = std::max<std::uint64_t>(options.pages + objects / 3, 4'096);
+  return {arena_bytes_for(options.pages, objects, bytes, ranges), std::max<std::uint64_t>(options.pages + objects / 3, 4'096)};
+}
+
+// Of a store that is there, its namespace is not yet known to anybody.
+std::string engine_name(const std::string& store) {
+  return store.empty() ? "bench" : "kvonce bench lookup " + std::to_string(fresh_seed());
+}
+
+// `store`: of another process; empty: in this one.
+std::string start_model(const Options& options, Model& model, const std::string& store) {
+  const auto ranks = static_cast<std::uint16_t>(options.ranks);
+  model.preset = scaled_preset(options);
+  const StoreSize size = store_size(options, model.preset);
+  RuntimeConfig config;
+  config.engine_id = engine_name(store);
+  config.arena_bytes = size.arena_bytes;
+  config.index_pages = size.index_pages;
   config.populate = true;
   config.leased_bytes = config.arena_bytes;
+  if (!store.empty()) config.store = store;
   config.mover_threads = static_cast<std::uint32_t>(options.movers);
   auto runtime = Runtime::start(config);
   if (!runtime) return "the runtime did not start: " + runtime.error.text;
   model.runtime = std::move(*runtime);
 
-  const auto ns = model.runtime->open_namespace("kvonce bench lookup " + options.preset);
+  const auto ns = model.runtime->open_namespace(config.engine_id + " " + options.preset);
   if (!ns) return ns.error.text;
+  model.ns = ns.value;
   GroupSpec group;
   group.name = "bench";
   group.ranks.tp = ranks;
@@ -138,11 +162,12 @@ bool has_checkpoints(const workload::ModelPreset& preset) {
                      [](const auto& pool) { return pool.hit_policy.is_trailing() && !pool.optional; });
 }
 
-}  // namespace
+// CPU of the store's process is counted too, when it is another one.
+double cpu_of(pid_t store) { return process_cpu_seconds() + (store > 0 ? cpu_seconds_of(store) : 0); }
 
-Outcome run_lookup(const Options& options) {
+Outcome measure_lookups(const Options& options, const std::string& store, pid_t store_pid) {
   Model model;
-  if (std::string error = start_model(options, model); !error.empty()) return {{}, error, {}};
+  if (std::string error = start_model(options, model, store); !error.empty()) return {{}, error, {}};
   const auto keys = make_keys(fresh_seed(), options.pages);
   if (std::string error = store_prefix(options, model, keys); !error.empty()) return {{}, error, {}};
 
@@ -158,13 +183,13 @@ Outcome run_lookup(const Options& options) {
     double cpu_seconds = 0;
     for (std::uint64_t n = 0; n < lookups; ++n) {
       std::vector<PageHash> asked = keys;  // the caller's own work is not timed, nor is giving back the lease
-      const double cpu_begin = process_cpu_seconds();
+      const double cpu_begin = cpu_of(store_pid);
       const auto begin = Clock::now();
       auto lookup = model.runtime->lookup(model.group, std::move(asked));
       if (!lookup) return {{}, "lookup refused: " + lookup.error.text, {}};
       lookup.value->wait();
       const std::chrono::duration<double> took = Clock::now() - begin;
-      cpu_seconds += process_cpu_seconds() - cpu_begin;
+      cpu_seconds += cpu_of(store_pid) - cpu_begin;
       seconds += took.count();
       lookup_us.push_back(took.count() * 1e6);
       const LookupResult& result = lookup.value->result();
@@ -173,7 +198,8 @@ Outcome run_lookup(const Options& options) {
       if (!right) ++wrong;
       if (result.lease) static_cast<void>(model.runtime->release(result.lease));
     }
-    Json run = {{"unique_pages", options.pages},
+    Json run = {{"path", store.empty() ? kPathEmbedded : kPathShared},
+                {"unique_pages", options.pages},
                 {"stops", checkpoints ? stops : options.pages},
                 {"restorable_pages", restorable},
                 {"lookups", lookups},
@@ -186,7 +212,30 @@ Outcome run_lookup(const Options& options) {
     if (wrong != 0)
       return {report(options, runs, "seconds"), {}, std::to_string(wrong) + " lookups gave another answer than was stored"};
   }
+  if (!store.empty()) {
+    // A store that is somebody else's is left as it was.
+    const auto removed = model.runtime->remove_namespace(model.ns);
+    if (removed) removed.value->wait();
+  }
   return {report(options, runs, "seconds"), {}, {}};
+}
+
+}  // namespace
+
+Outcome run_lookup(const Options& options) { return options.via.empty() ? measure_lookups(options, {}, 0) : run_lookup_via(options); }
+
+// One process looks up for all ranks, as schedulers do: their processes have no part in it.
+Outcome run_lookup_via(const Options& options) {
+  const Interrupts interrupts;
+  try {
+    const StoreSize size = store_size(options, scaled_preset(options));
+    StoreUse store(options.via, {size.arena_bytes, size.index_pages, {}});
+    Outcome out = measure_lookups(options, store.address(), store.pid());
+    store.end();
+    return out;
+  } catch (const Failed& failed) {
+    return {{}, failed.text, {}};
+  }
 }
 
 }  // namespace kvonce::bench

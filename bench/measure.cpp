@@ -83,8 +83,13 @@ void LimitMeter::measure() {
                             static_cast<void>(transport::copy_and_hash(target, source, bytes, kernel));
                           }});
   }
-  const auto rates = transport::measure_copy_rates(candidates, block, working_set, static_cast<unsigned>(options_.movers),
-                                                   options_.limit_seconds / 2);
+  const auto movers = static_cast<unsigned>(options_.movers);
+  const transport::CopyMemory memory = options_.via.empty()        ? transport::CopyMemory::private_both
+                                       : options_.job == Job::get ? transport::CopyMemory::shared_source
+                                                                  : transport::CopyMemory::shared_target;
+  const auto rates = transport::measure_copy_rates(candidates, block, working_set, movers, options_.limit_seconds / 2, memory);
+  if (!options_.via.empty())
+    private_ = std::max(private_, transport::measure_copy_limit(block, working_set, movers, options_.limit_seconds / 2).gib_per_s);
   for (std::size_t i = 0; i < bare; ++i) {
     if (rates[i].gib_per_s <= gib_per_s_) continue;
     gib_per_s_ = rates[i].gib_per_s;
@@ -95,18 +100,23 @@ void LimitMeter::measure() {
   const unsigned all = static_cast<unsigned>(copying_threads(options_));
   if (all > options_.movers) {
     const std::size_t largest = std::max<std::size_t>(transport::kDefaultWorkingSetBytes, all * block * 2);
-    all_threads_ = std::max(all_threads_, transport::measure_copy_limit(block, largest, all, options_.limit_seconds / 4).gib_per_s);
+    all_threads_ = std::max(all_threads_, transport::measure_copy_limit(block, largest, all, options_.limit_seconds / 4, memory).gib_per_s);
   }
   checksummed_ = std::max(checksummed_, rates[bare].gib_per_s);
   checksummed_portable_ = std::max(checksummed_portable_, rates[bare + 1].gib_per_s);
 }
 
 Json LimitMeter::json() const {
-  return {{"gib_per_s", gib_per_s_},
-          {"cpu_us_per_page", cpu_us_per_page_},
-          {"kernel", kernel_},
-          {"threads", options_.movers},
-          {"waiting_threads_too_gib_per_s", std::max(all_threads_, gib_per_s_)}};
+  Json out = {{"gib_per_s", gib_per_s_},
+              {"cpu_us_per_page", cpu_us_per_page_},
+              {"kernel", kernel_},
+              {"threads", options_.movers},
+              {"waiting_threads_too_gib_per_s", std::max(all_threads_, gib_per_s_)}};
+  if (!options_.via.empty()) {
+    out["memory"] = options_.job == Job::get ? "from shared memory" : "into shared memory";
+    out["private_memory_gib_per_s"] = private_;
+  }
+  return out;
 }
 
 Json LimitMeter::checksummed_json() const {

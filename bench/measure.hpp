@@ -24,7 +24,8 @@ double quantile(std::vector<double>& samples, double p);
 nlohmann::ordered_json spread(std::vector<double>& samples);
 
 /// The copy limit, and what a copy that makes its checksum reaches by itself: measured in two halves around the timed
-/// part, the better one counts.
+/// part, the better one counts. With a store of another process, one side of the copies is shared memory as the store's is;
+/// what private memory allows is told beside it.
 class LimitMeter {
  public:
   explicit LimitMeter(const Options& options) : options_(options) {}
@@ -40,6 +41,7 @@ class LimitMeter {
   double gib_per_s_ = 0;
   double cpu_us_per_page_ = 0;
   const char* kernel_ = "";
+  double private_ = 0;      // GiB/s, with both sides in private memory
   double all_threads_ = 0;  // GiB/s with the waiting ranks' threads besides
   double checksummed_ = 0;
   double checksummed_portable_ = 0;

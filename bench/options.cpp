@@ -28,11 +28,41 @@ std::uint64_t memory_needed(const Options& options) {
              arena_bytes_for(options.pages, options.pages, options.pages * options.page_bytes, 1);
     case Job::exists:
     case Job::memory: return arena_bytes_for(options.pages, options.pages, options.pages * options.page_bytes, 1);
+    case Job::coalesce: return options.ranks * options.pages * options.page_bytes * 10;
+    case Job::restart: return arena_bytes_for(options.pages, options.pages, options.pages * options.page_bytes, 1);
     case Job::lookup:
     case Job::idle:
     case Job::allocator: break;
   }
   return 0;
+}
+
+bool can_go_via(Job job) {
+  return job == Job::put || job == Job::get || job == Job::exists || job == Job::lookup || job == Job::idle || job == Job::coalesce;
+}
+
+std::string check_via(const Options& options) {
+  if (options.job == Job::coalesce && options.via.empty()) return "--via is empty: allowed are spawn and unix:PATH";
+  if (options.via.empty() && options.expect_path.empty()) return {};
+  if (!can_go_via(options.job)) return std::string("--via is not for ") + to_string(options.job);
+  if (!options.via.empty() && options.via != "spawn" && !(options.via.starts_with("unix:") && options.via.size() > 5))
+    return "--via is '" + options.via + "': allowed are spawn and unix:PATH";
+  const std::string path = options.via.empty() ? "memcpy" : "shm";
+  if (options.expect_path.empty() || options.expect_path == path) return {};
+  if (options.expect_path != "shm" && options.expect_path != "memcpy")
+    return "--expect-path is '" + options.expect_path + "': allowed are shm and memcpy";
+  return "--expect-path is " + options.expect_path + ", but page bytes go by " + path +
+         (options.via.empty() ? ": with --via they would go through shared memory" : ": without --via they would stay in one process");
+}
+
+std::string check_coalesce(const Options& options) {
+  if (options.ranks < 2) return "--ranks is " + std::to_string(options.ranks) + ": this job needs 2 at least";
+  // A killed writer's copy stands still in the middle of a page; none of the rank's grants may wait for its window.
+  if (options.kills != 0 && options.page_bytes < kKillPageBytesMin)
+    return "--page-bytes is " + protocol::format_count(options.page_bytes) + ": with --kills at least " +
+           protocol::format_bytes(kKillPageBytesMin);
+  if (options.pages > kBatchMax) return "--pages is " + protocol::format_count(options.pages) + ": one batch has 1 to 65,536 pages";
+  return {};
 }
 
 std::string check_lookup(const Options& options) {
@@ -54,6 +84,8 @@ const char* to_string(Job job) {
     case Job::idle: return "idle";
     case Job::memory: return "memory";
     case Job::allocator: return "allocator";
+    case Job::coalesce: return "coalesce";
+    case Job::restart: return "restart";
   }
   return "";
 }
@@ -81,12 +113,22 @@ Options defaults(Job job) {
       options.batch = 128;
       break;
     case Job::allocator: options.operations = 1'000'000; break;
+    case Job::coalesce:
+      options.ranks = 4;
+      options.pages = 4;
+      options.page_bytes = 1ULL << 20;
+      options.via = "spawn";
+      break;
+    case Job::restart:
+      options.pages = 65'536;
+      options.batch = 128;
+      break;
   }
   return options;
 }
 
 std::string check(const Options& options) {
-  const std::array<Range, 10> ranges{{
+  const std::array<Range, 12> ranges{{
       {"--ranks", options.ranks, 1, kRanksMax},
       {"--pages", options.pages, 1, kPagesMax},
       {"--page-bytes", options.page_bytes, 1, kPageBytesMax},
@@ -96,6 +138,8 @@ std::string check(const Options& options) {
       {"--inline-copy", options.inline_copy_bytes, 0, 1ULL << 30},
       {"--repeat", options.repeat, 1, kRepeatMax},
       {"--operations", options.operations, 0, kOperationsMax},
+      {"--kills", options.kills, 0, kKillsMax},
+      {"--rounds", options.rounds, 1, kKillsMax},
       {"--checkpoint-pages", options.checkpoint_pages, 1, 65'536},
   }};
   for (const Range& range : ranges) {
@@ -110,7 +154,12 @@ std::string check(const Options& options) {
   }
   if (options.job == Job::memory && options.page_bytes < 17)
     return "--page-bytes is " + std::to_string(options.page_bytes) + ": this job cuts a page into 17 ranges, so at least 17";
-  const std::uint64_t needed = memory_needed(options);
+  if (std::string error = check_via(options); !error.empty()) return error;
+  if (options.job == Job::coalesce) {
+    if (std::string error = check_coalesce(options); !error.empty()) return error;
+  }
+  // With --via one process more has buffers: the one that looks at what was stored.
+  const std::uint64_t needed = memory_needed(options) + (options.via.empty() ? 0 : options.pages * options.page_bytes);
   const std::uint64_t available = available_memory();
   if (available != 0 && needed > available)
     return "this job needs " + protocol::format_bytes(needed) + " of memory (arena and every rank's row buffers) and " +

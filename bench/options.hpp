@@ -8,7 +8,7 @@
 
 namespace kvonce::bench {
 
-enum class Job : std::uint8_t { put, get, exists, lookup, idle, memory, allocator };
+enum class Job : std::uint8_t { put, get, exists, lookup, idle, memory, allocator, coalesce, restart };
 const char* to_string(Job job);
 
 inline constexpr std::uint64_t kRanksMax = 64;
@@ -18,6 +18,8 @@ inline constexpr std::uint64_t kBatchMax = 65'536;
 inline constexpr std::uint64_t kDepthMax = 1'024;
 inline constexpr std::uint64_t kMoversMax = 16;
 inline constexpr std::uint64_t kRepeatMax = 1'000;
+inline constexpr std::uint64_t kKillPageBytesMin = 64ULL << 10;
+inline constexpr std::uint64_t kKillsMax = 1'000'000;
 inline constexpr std::uint64_t kOperationsMax = 1'000'000'000;
 
 struct Options {
@@ -37,6 +39,11 @@ struct Options {
   std::uint64_t operations = 0;    // exists: keys asked per rank; lookup: lookups; allocator: puts; 0: the job's default
   std::string preset = "kimi-k3-draft";  // lookup
   std::uint64_t checkpoint_pages = 64;   // lookup: a checkpoint at every so-many-th page
+  std::string via;                 // rank processes and a store of another process: "spawn" or "unix:PATH"; empty: all in this one
+  std::string expect_path;         // "shm" or "memcpy": another one is an error; empty: any
+  std::uint64_t kills = 0;         // coalesce: writers to kill
+  std::uint64_t rounds = 20;       // coalesce: rounds without a kill
+  std::string folder = "/dev/shm"; // restart: where the arena's file is made
 };
 
 /// The job's own defaults.

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <array>
 
 #include "bench/drive.hpp"
 #include "bench/jobs.hpp"
+#include "bench/results.hpp"
 #include "bench/stage.hpp"
 
 namespace kvonce::bench {
 namespace {
 
 using Json = nlohmann::ordered_json;
-constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
 
 StageSpec stage_spec(const Options& options) {
   StageSpec spec;
@@ -29,40 +28,6 @@ std::vector<RowMemory> row_memory(const StageSpec& spec) {
   memory.reserve(spec.ranks);
   for (std::uint64_t r = 0; r < spec.ranks; ++r) memory.emplace_back(spec.rows * Stage::row_stride(spec));
   return memory;
-}
-
-using VerdictCounts = std::array<std::uint64_t, kVerdictCount>;
-using ReasonCounts = std::array<std::uint64_t, kReasonCount>;
-
-Json verdicts_json(const std::vector<VerdictCounts>& by_rank) {
-  Json out = Json::object();
-  for (std::size_t v = 1; v < kVerdictCount; ++v) {
-    std::uint64_t sum = 0;
-    for (const VerdictCounts& counts : by_rank) sum += counts[v];
-    out[std::string(to_string(static_cast<Verdict>(v)))] = sum;
-  }
-  return out;
-}
-
-struct Rates {
-  double bytes = 0;  // that had to be copied
-  std::uint64_t unique_pages = 0;
-  std::uint64_t keys = 0;
-};
-
-// What put and get have in common, at the end of their results.
-void add_rates(Json& run, const Rates& rates, Driven& driven, const LimitMeter& limit) {
-  const double pages = static_cast<double>(rates.unique_pages);
-  run["seconds"] = driven.seconds;
-  run["cpu_seconds"] = driven.cpu_seconds;
-  run["unique_pages_per_s"] = pages / driven.seconds;
-  run["cpu_us_per_unique_page"] = driven.cpu_seconds * 1e6 / pages;
-  run["keys_per_s"] = static_cast<double>(rates.keys) / driven.seconds;
-  run["gib_per_s"] = rates.bytes / driven.seconds / kGiB;
-  run["ack_us"] = spread(driven.ack_us);
-  run["copy_limit"] = limit.json();
-  run["checksummed_copy"] = limit.checksummed_json();
-  run["ratio_to_copy_limit"] = limit.gib_per_s() > 0 ? rates.bytes / driven.seconds / kGiB / limit.gib_per_s() : 0.0;
 }
 
 struct OneRun {
@@ -127,7 +92,8 @@ OneRun put_once(const Options& options, const std::vector<RowMemory>& memory) {
     moved += stage.rank(r).moved_bytes() - moved_before[r];
   }
   const std::uint64_t unique_bytes = options.pages * options.page_bytes;
-  out.json = {{"unique_pages", options.pages},
+  out.json = {{"path", kPathEmbedded},
+              {"unique_pages", options.pages},
               {"unique_bytes", unique_bytes},
               {"announced_bytes", after.announced_bytes - before.announced_bytes},
               {"moved_bytes", moved},
@@ -135,7 +101,8 @@ OneRun put_once(const Options& options, const std::vector<RowMemory>& memory) {
               {"stored_bytes", after.stored_bytes - before.stored_bytes},
               {"evicted_bytes", after.evicted_bytes - before.evicted_bytes},
               {"checksum_samples", after.samples - before.samples}};
-  add_rates(out.json, {static_cast<double>(unique_bytes), options.pages, options.pages * options.ranks}, driven, limit);
+  add_rates(out.json, {static_cast<double>(unique_bytes), options.pages, options.pages * options.ranks}, driven.seconds,
+            driven.cpu_seconds, driven.ack_us, limit);
   out.json["verdicts"] = verdicts_json(verdicts);
   out.wrong = stage.verify(keys, seed, options.batch);
   out.json["verified"] = out.wrong.empty();
@@ -186,21 +153,16 @@ OneRun get_once(const Options& options, const std::vector<RowMemory>& memory) {
   if (!driven.error.empty()) return {{}, "load refused: " + driven.error, {}};
 
   OneRun out;
-  Json results = Json::object();
-  std::uint64_t loaded = 0;
-  for (std::size_t reason = 0; reason < kReasonCount; ++reason) {
-    std::uint64_t sum = 0;
-    for (const ReasonCounts& counts : reasons) sum += counts[reason];
-    if (reason == 0) loaded = sum;
-    if (reason == 0 || sum != 0) results[reason == 0 ? "loaded" : std::string(to_string(static_cast<Reason>(reason)))] = sum;
-  }
+  const std::uint64_t loaded = loaded_of(reasons);
   const std::uint64_t asked = options.pages * options.ranks;
-  out.json = {{"unique_pages", options.pages},
+  out.json = {{"path", kPathEmbedded},
+              {"unique_pages", options.pages},
               {"unique_bytes", options.pages * options.page_bytes},
               {"asked_bytes", asked * options.page_bytes},
               {"loaded_bytes", loaded * options.page_bytes}};
-  add_rates(out.json, {static_cast<double>(asked * options.page_bytes), options.pages, asked}, driven, limit);
-  out.json["results"] = results;
+  add_rates(out.json, {static_cast<double>(asked * options.page_bytes), options.pages, asked}, driven.seconds, driven.cpu_seconds,
+            driven.ack_us, limit);
+  out.json["results"] = results_json(reasons);
   if (loaded != asked) out.wrong = std::to_string(asked - loaded) + " of " + std::to_string(asked) + " loads failed";
   for (std::size_t r = 0; r < options.ranks && out.wrong.empty(); ++r) {
     const std::uint64_t wrong = stage.wrong_rows(r, seed);
@@ -224,7 +186,7 @@ Outcome repeat(const Options& options, OneRun (*once)(const Options&, const std:
 
 }  // namespace
 
-Outcome run_put(const Options& options) { return repeat(options, put_once); }
-Outcome run_get(const Options& options) { return repeat(options, get_once); }
+Outcome run_put(const Options& options) { return options.via.empty() ? repeat(options, put_once) : run_put_via(options); }
+Outcome run_get(const Options& options) { return options.via.empty() ? repeat(options, get_once) : run_get_via(options); }
 
 }  // namespace kvonce::bench

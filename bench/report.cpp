@@ -46,8 +46,16 @@ void put_get_lines(const Json& r, Table& table) {
                  " of it");
   table.line("", "", "copy with checksums alone " + number(r["checksummed_copy"]["gib_per_s"]) + ", portable " +
                          number(r["checksummed_copy"]["portable_gib_per_s"]));
+  if (limit.contains("private_memory_gib_per_s"))
+    table.line("", "", "that limit is " + limit["memory"].get<std::string>() + ", as here; between private memory " +
+                           number(limit["private_memory_gib_per_s"]));
   table.line("CPU us per unique page", number(r["cpu_us_per_unique_page"]),
              "bare copy " + number(limit["cpu_us_per_page"]));
+  if (r.contains("cpu_us_per_unique_page_of")) {
+    const Json& of = r["cpu_us_per_unique_page_of"];
+    table.line("", "", "all processes: ranks " + number(of["ranks"]) + ", store " + number(of["store"]) + ", the bench itself " +
+                           number(of["bench"]));
+  }
   table.line("ack us p50 / p99 / max", whole(r["ack_us"]["p50"]) + " / " + whole(r["ack_us"]["p99"]) + " / " +
                                            whole(r["ack_us"]["max"]));
   if (r.contains("moved_bytes")) {
@@ -66,6 +74,35 @@ void put_get_lines(const Json& r, Table& table) {
   table.line(put ? "verdicts" : "results", "", answers);
 }
 
+void coalesce_lines(const Json& r, Table& table) {
+  const auto line = [&](const char* name, const Json& us, const char* beside) {
+    table.line(name, whole(us["p50"]) + " / " + whole(us["p99"]) + " / " + whole(us["max"]), beside);
+  };
+  table.line("pages announced", protocol::format_count(r["announced_pages"]), "unique " + protocol::format_count(r["unique_pages"]));
+  table.line("moved", protocol::format_bytes(r["moved_bytes"]), "by the processes that lived; unique " + protocol::format_bytes(r["unique_bytes"]));
+  line("first ack us", r["without_kills"]["ack_us_first"], "p50 / p99 / max of the rounds without a kill, from the first announcement");
+  line("last ack us", r["without_kills"]["ack_us_last"], "");
+  if (r["kills"] != 0) {
+    table.line("writers killed", protocol::format_count(r["kills"]),
+               protocol::format_count(r["kills_in_grant"]) + " of them in a copy, with an open grant as the store said right before");
+    table.line("grants passed on", protocol::format_count(r["promotions"]));
+    line("first ack us", r["with_kills"]["ack_us_first"], "after the kill, of those that lived");
+    line("last ack us", r["with_kills"]["ack_us_last"], "");
+  }
+  table.line("acked, not readable", protocol::format_count(r["acked_not_readable"]));
+  table.line("wrong bytes", protocol::format_count(r["wrong_bytes"]));
+  table.line("lost for survivors", protocol::format_count(r["lost_for_survivors"]));
+  table.line("seconds", number(r["seconds"], "%.1f"));
+}
+
+void restart_lines(const Json& r, Table& table) {
+  table.line("seconds to ready", number(r["seconds_to_ready"], "%.3f"), r["ready_line"].get<std::string>());
+  table.line("seconds to end in order", number(r["seconds_to_end"], "%.3f"));
+  table.line("cold start, seconds", number(r["cold_seconds_to_ready"], "%.3f"));
+  table.line("pages back", protocol::format_count(r["pages_back"]), "of " + protocol::format_count(r["unique_pages"]) + ", " +
+                                                                      protocol::format_count(r["wrong_pages"]) + " with other bytes");
+}
+
 }  // namespace
 
 Json report(const Options& options, const std::vector<Json>& runs, const char* by) {
@@ -78,7 +115,12 @@ Json report(const Options& options, const std::vector<Json>& runs, const char* b
     asked["movers"] = options.movers;
     asked["kernel"] = options.kernel;
     asked["inline_copy_bytes"] = options.inline_copy_bytes;
-    asked["memory"] = "arena and row buffers populated, huge pages advised, before the timed part";
+    asked["memory"] = options.via.empty() ? "arena and row buffers populated, huge pages advised, before the timed part" : kViaMemory;
+  }
+  if (!options.via.empty()) asked["via"] = options.via;
+  if (options.job == Job::coalesce) {
+    asked["kills"] = options.kills;
+    asked["rounds"] = options.rounds;
   }
   if (options.job == Job::lookup) {
     asked["preset"] = options.preset;
@@ -107,18 +149,31 @@ std::string text_of(const Json& r) {
     head += asked["preset"].get<std::string>() + ", " + count_of(asked["ranks"], "rank") + ", " +
             protocol::format_count(asked["pages"]) + " pages, " + protocol::format_count(r["stops"]) + " stops";
   } else if (job == "idle") {
-    head += "a runtime with " + count_of(r["pools"], "pool") + " that has worked and has nothing to do";
+    head += (asked.contains("via") ? "a store whose " + count_of(r["pools"], "client") + " have worked and have nothing to do"
+                                   : "a runtime with " + count_of(r["pools"], "pool") + " that has worked and has nothing to do");
   } else if (job == "memory") {
     head += protocol::format_count(asked["pages"]) + " objects of " + protocol::format_bytes(asked["page_bytes"]);
-  } else {
+  } else if (job == "allocator") {
     head += "objects of all presets (" + count_of(r["layouts"], "layout") + ") in a " + protocol::format_bytes(r["arena_bytes"]) +
             " arena held at " + number(r["full_share"].get<double>() * 100, "%.0f") + " % full, " +
             count_of(r["operations"], "operation");
   }
   const std::size_t runs = r["runs"].size();
+  const bool via = asked.contains("via");
+  if (job == "coalesce")
+    head += protocol::format_count(asked["ranks"]) + " rank processes, " + protocol::format_count(asked["pages"]) + " pages of " +
+            protocol::format_bytes(asked["page_bytes"]) + " in a batch, the same for all";
+  if (job == "restart") head += protocol::format_count(r["unique_pages"]) + " pages of " + protocol::format_bytes(asked["page_bytes"]);
+  if (via && job == "coalesce") head += ", store by " + asked["via"].get<std::string>();
+  else if (via) head += std::string(job == "lookup" || job == "idle" ? "" : ", a process each") + ", store by " + asked["via"].get<std::string>();
   table.prose(head + (runs == 1 ? "; 1 run" : "; medians of " + std::to_string(runs) + " runs"));
   if (job == "put" || job == "get") {
     put_get_lines(r, table);
+    if (via) {
+      table.prose(std::string("Before the timed part: ") + kViaMemory + ".\nNothing had to be evicted; every byte was compared after it, by " +
+                  (job == "put" ? "a process that had put nothing." : "the process that had loaded it."));
+      return table.take();
+    }
     table.prose("Arena and row buffers were populated, with huge pages advised, before the timed part; nothing had to be "
                 "evicted;\nevery byte was compared after it.");
   } else if (job == "exists") {
@@ -130,7 +185,13 @@ std::string text_of(const Json& r) {
                                                 whole(r["lookup_us"]["max"]));
     table.line("pages/s", whole(r["keys_per_s"]));
   } else if (job == "idle") {
-    table.line("CPU % of one core", number(r["cpu_percent"], "%.3f"), "over " + number(r["seconds"], "%.1f") + " s");
+    table.line("CPU % of one core", number(r["cpu_percent"], "%.3f"),
+               (via ? "of the store's process, over " : "over ") + number(r["seconds"], "%.1f") + " s");
+    if (via) table.line("", number(r["clients_cpu_percent"], "%.3f"), "of its clients together");
+  } else if (job == "coalesce") {
+    coalesce_lines(r, table);
+  } else if (job == "restart") {
+    restart_lines(r, table);
   } else if (job == "memory") {
     table.line("bytes per object", number(r["bytes_per_object"], "%.1f"),
                "beside its payload, in one range: resident set less an empty process and the row buffers");
@@ -162,6 +223,8 @@ Outcome run(const Options& options) {
     case Job::idle: return run_idle(options);
     case Job::memory: return run_memory(options);
     case Job::allocator: return run_allocator(options);
+    case Job::coalesce: return run_coalesce(options);
+    case Job::restart: return run_restart(options);
   }
   return {};
 }

@@ -57,7 +57,11 @@ Stage::Started Stage::start(const StageSpec& spec, const std::vector<RowMemory>&
 
   std::unique_ptr<Stage> stage(new Stage(spec, memory));
   RuntimeConfig config;
-  config.engine_id = "bench";
+  config.engine_id = spec.engine;
+  if (!spec.store.empty()) {
+    config.store = spec.store;
+    config.connect_timeout = std::chrono::seconds{30};
+  }
   const std::uint64_t pages = spec.pages + std::min(spec.pages, kFirstKeys);
   config.arena_bytes = arena_bytes_for(pages, pages, pages * spec.page_bytes, spec.ranges);
   config.index_pages = pages + 1'024;
@@ -71,11 +75,13 @@ Stage::Started Stage::start(const StageSpec& spec, const std::vector<RowMemory>&
   if (!runtime) return {nullptr, "the runtime did not start: " + runtime.error.text};
   stage->runtime_ = std::move(*runtime);
 
-  const auto ns = stage->runtime_->open_namespace("kvonce bench");
+  const auto ns = stage->runtime_->open_namespace(spec.ns);
   if (!ns) return {nullptr, ns.error.text};
+  stage->ns_ = ns.value;
+  const std::uint64_t group_ranks = spec.group_ranks == 0 ? spec.ranks : spec.group_ranks;
   GroupSpec group;
   group.name = "bench";
-  group.ranks.tp = static_cast<std::uint16_t>(spec.ranks);
+  group.ranks.tp = static_cast<std::uint16_t>(group_ranks);
   group.pools.push_back({kPoolName, ShardCounts{}, HitPolicy::every_page(), false});
   const auto registered = stage->runtime_->register_group(ns.value, group);
   if (!registered) return {nullptr, registered.error.text};
@@ -83,7 +89,7 @@ Stage::Started Stage::start(const StageSpec& spec, const std::vector<RowMemory>&
 
   for (std::uint64_t r = 0; r < spec.ranks; ++r) {
     Coordinates place;
-    place.tp = {static_cast<std::uint16_t>(r), static_cast<std::uint16_t>(spec.ranks)};
+    place.tp = {static_cast<std::uint16_t>(spec.first_rank + r), static_cast<std::uint16_t>(group_ranks)};
     auto rank = stage->runtime_->add_rank(stage->group_, place);
     if (!rank) return {nullptr, rank.error.text};
     stage->ranks_.push_back(std::move(*rank));

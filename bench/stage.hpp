@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One runtime with an embedded store and R ranks of one pool, for the jobs that move pages of one size.
+// One runtime, with an embedded store or connected to one, and R ranks of one pool, for the jobs that move pages of one size.
 #pragma once
 
 #include <cstdint>
@@ -37,6 +37,12 @@ struct StageSpec {
   std::uint64_t movers = 1;
   std::uint64_t inline_copy_bytes = 512ULL << 10;
   bool populate = true;
+  // A store of another process: "unix:PATH". Its ranks are first_rank .. first_rank + ranks - 1 of group_ranks.
+  std::string store;
+  std::string engine = "bench";
+  std::string ns = "kvonce bench";
+  std::uint64_t first_rank = 0;
+  std::uint64_t group_ranks = 0;  // 0: as many as ranks
 };
 
 class Stage {
@@ -53,6 +59,7 @@ class Stage {
   Rank& rank(std::size_t index) { return *ranks_[index]; }
   PoolHandle pool(std::size_t index) const { return pools_[index]; }
   GroupHandle group() const { return group_; }
+  NamespaceHandle ns() const { return ns_; }
   std::byte* row(std::size_t rank, std::uint64_t row) const { return memory_[rank].base() + row * row_stride(spec_); }
   std::size_t ranks() const { return ranks_.size(); }
 
@@ -79,6 +86,7 @@ class Stage {
   StageSpec spec_;
   const std::vector<RowMemory>& memory_;
   std::unique_ptr<Runtime> runtime_;
+  NamespaceHandle ns_;
   GroupHandle group_;
   std::vector<std::shared_ptr<Rank>> ranks_;  // after the runtime: they end before it
   std::vector<PoolHandle> pools_;

@@ -2,6 +2,7 @@
 #include "transport/copy_limit.hpp"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -22,35 +23,53 @@ using Clock = std::chrono::steady_clock;
 constexpr std::size_t kHugePage = 2U << 20U;
 constexpr double kTurnSeconds = 0.03;  // some tens of MiB per thread: several times the cache
 
-// Two buffers in one mapping, populated; the kernel is asked for huge pages.
-class Buffers {
+// Populated memory; the kernel is asked for huge pages.
+class Buffer {
  public:
-  explicit Buffers(std::size_t bytes_each)
-      : bytes_each_((bytes_each + kHugePage - 1) / kHugePage * kHugePage), mapped_(2 * bytes_each_ + kHugePage) {
-    void* const got = mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  Buffer(std::size_t bytes, bool shared) : mapped_((bytes + kHugePage - 1) / kHugePage * kHugePage + kHugePage) {
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS;
+    int file = -1;
+    if (shared) {
+      file = memfd_create("kvonce-copy-limit", MFD_CLOEXEC);
+      if (file < 0) return;
+      if (ftruncate(file, static_cast<off_t>(mapped_)) != 0) {
+        close(file);
+        return;
+      }
+      flags = MAP_SHARED;
+    }
+    void* const got = mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, flags, file, 0);
+    if (file >= 0) close(file);
     if (got == MAP_FAILED) return;
     mapping_ = got;
     // A failing advice leaves small pages: slower, still right.
     static_cast<void>(madvise(got, mapped_, MADV_HUGEPAGE));
     std::memset(got, 1, mapped_);
     const auto begin = reinterpret_cast<std::uintptr_t>(got);
-    source_ = static_cast<std::byte*>(got) + (kHugePage - begin % kHugePage) % kHugePage;
+    base_ = static_cast<std::byte*>(got) + (kHugePage - begin % kHugePage) % kHugePage;
   }
-  ~Buffers() {
+  ~Buffer() {
     if (mapping_ != nullptr) munmap(mapping_, mapped_);
   }
-  Buffers(const Buffers&) = delete;
-  Buffers& operator=(const Buffers&) = delete;
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
 
   bool ok() const { return mapping_ != nullptr; }
-  const std::byte* source() const { return source_; }
-  std::byte* target() const { return source_ + bytes_each_; }
+  std::byte* base() const { return base_; }
 
  private:
-  std::size_t bytes_each_;
   std::size_t mapped_;
   void* mapping_ = nullptr;
-  std::byte* source_ = nullptr;
+  std::byte* base_ = nullptr;
+};
+
+struct Buffers {
+  Buffers(std::size_t bytes_each, CopyMemory memory)
+      : from(bytes_each, memory == CopyMemory::shared_source), to(bytes_each, memory == CopyMemory::shared_target) {}
+  bool ok() const { return from.ok() && to.ok(); }
+  const std::byte* source() const { return from.base(); }
+  std::byte* target() const { return to.base(); }
+  Buffer from, to;
 };
 
 double thread_cpu_seconds() {
@@ -118,13 +137,13 @@ CopyRate rate_of(const Round& round, const char* name, std::size_t block_bytes, 
 }  // namespace
 
 std::vector<CopyRate> measure_copy_rates(std::span<const CopyCandidate> candidates, std::size_t block_bytes,
-                                         std::size_t working_set_bytes, unsigned threads, double seconds) {
+                                         std::size_t working_set_bytes, unsigned threads, double seconds, CopyMemory memory) {
   std::vector<CopyRate> best;
   for (const auto& candidate : candidates) best.push_back({0, 0, candidate.name, threads});
   if (candidates.empty() || block_bytes == 0 || threads == 0) return best;
   const std::size_t blocks_each = working_set_bytes / threads / block_bytes;
   if (blocks_each == 0) return best;
-  const Buffers buffers(working_set_bytes);
+  const Buffers buffers(working_set_bytes, memory);
   if (!buffers.ok()) return best;
   const double per_candidate = seconds / static_cast<double>(candidates.size());
   const auto turns = static_cast<unsigned>(std::clamp(per_candidate / kTurnSeconds, 1.0, 1000.0));
@@ -157,9 +176,9 @@ std::vector<CopyCandidate> copy_limit_candidates() {
 }
 
 CopyRate measure_copy_limit(std::size_t block_bytes, std::size_t working_set_bytes, unsigned threads,
-                            double seconds) {
+                            double seconds, CopyMemory memory) {
   block_bytes = (block_bytes + detail::kStripe - 1) / detail::kStripe * detail::kStripe;
-  const auto rates = measure_copy_rates(copy_limit_candidates(), block_bytes, working_set_bytes, threads, seconds);
+  const auto rates = measure_copy_rates(copy_limit_candidates(), block_bytes, working_set_bytes, threads, seconds, memory);
   return *std::max_element(rates.begin(), rates.end(),
                            [](const CopyRate& a, const CopyRate& b) { return a.gib_per_s < b.gib_per_s; });
 }

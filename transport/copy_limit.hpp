@@ -27,19 +27,24 @@ struct CopyCandidate {
   BlockCopy copy_block;
 };
 
+// Which memory is copied between. Shared memory is a memory file, as the arena of a store that other processes map.
+enum class CopyMemory : std::uint8_t { private_both, shared_target, shared_source };
+
 // Each candidate copies a working set block by block, in address order, each thread its own part, round and round.
 // They take many short turns within `seconds` (all together), and the best turn of each counts, so that what else the
 // machine does meanwhile hits all alike. Memory is populated before, and advised to be huge pages, as arenas and row
 // buffers are. The rates are 0 when the memory cannot be had or the arguments make no sense (a block of 0 bytes or
 // above the part of a thread, no threads).
 std::vector<CopyRate> measure_copy_rates(std::span<const CopyCandidate> candidates, std::size_t block_bytes,
-                                         std::size_t working_set_bytes, unsigned threads, double seconds);
+                                         std::size_t working_set_bytes, unsigned threads, double seconds,
+                                         CopyMemory memory = CopyMemory::private_both);
 
 // memcpy and the streaming stores that this CPU has.
 std::vector<CopyCandidate> copy_limit_candidates();
 
 // The best of these. Blocks are rounded up to 64 bytes.
 CopyRate measure_copy_limit(std::size_t block_bytes, std::size_t working_set_bytes = kDefaultWorkingSetBytes,
-                            unsigned threads = 1, double seconds = 1.0);
+                            unsigned threads = 1, double seconds = 1.0,
+                            CopyMemory memory = CopyMemory::private_both);
 
 }  // namespace kvonce::transport

@@ -6,6 +6,7 @@
 
 #include "apps/kvonce/command.hpp"
 #include "bench/jobs.hpp"
+#include "bench/rank_process.hpp"
 #include "protocol/units.hpp"
 
 namespace kvonce::apps {
@@ -21,6 +22,8 @@ struct Command {
   Options options;
   std::string seconds;
   CLI::Option* seconds_option = nullptr;
+  std::string limit;
+  CLI::Option* limit_option = nullptr;
   OutputOptions output;
   struct Number {
     const char* name;
@@ -47,6 +50,11 @@ std::string read_options(Command& command) {
                                   : protocol::parse_u64(one.text, 0, ~std::uint64_t{0});
     if (!parsed) return std::string(one.name) + ": " + parsed.error;
     *one.value = parsed.value;
+  }
+  if (command.limit_option != nullptr && command.limit_option->count() != 0) {
+    const auto parsed = protocol::parse_duration(command.limit, std::chrono::milliseconds{0}, std::chrono::hours{1});
+    if (!parsed) return "--limit-time: " + parsed.error;
+    command.options.limit_seconds = std::chrono::duration<double>(parsed.value).count();
   }
   if (command.seconds_option != nullptr && command.seconds_option->count() != 0) {
     const auto parsed = protocol::parse_duration(command.seconds, std::chrono::milliseconds{1}, std::chrono::hours{1});
@@ -77,15 +85,18 @@ void add_job_options(CLI::App& app, Command& command) {
   const bool moves = job == Job::put || job == Job::get;
   if (moves || job == Job::exists || job == Job::lookup || job == Job::idle)
     command.number(app, "--ranks", options.ranks, job == Job::idle ? "Ranks, a pool each" : "Ranks, a thread and buffers each");
-  if (job != Job::idle && job != Job::allocator) command.number(app, "--pages", options.pages, "Unique pages");
-  if (moves || job == Job::exists || job == Job::memory)
+  if (job == Job::coalesce) command.number(app, "--ranks", options.ranks, "Rank processes");
+  if (job != Job::idle && job != Job::allocator)
+    command.number(app, "--pages", options.pages, job == Job::coalesce ? "Pages that all put at once" : "Unique pages");
+  if (moves || job == Job::exists || job == Job::memory || job == Job::coalesce || job == Job::restart)
     command.number(app, "--page-bytes", options.page_bytes, "Bytes of a page", true);
-  if (moves || job == Job::exists || job == Job::memory) command.number(app, "--batch", options.batch, "Keys per call");
+  if (moves || job == Job::exists || job == Job::memory || job == Job::restart) command.number(app, "--batch", options.batch, "Keys per call");
   if (moves) {
     command.number(app, "--depth", options.depth, "Batches in flight per rank");
     command.number(app, "--movers", options.movers, "Copying threads; the copy limit is measured with as many");
     app.add_option("--kernel", options.kernel, "How to copy: auto (default), avx512, avx2, portable");
     command.number(app, "--inline-copy", options.inline_copy_bytes, "Largest batch that the calling thread copies itself", true);
+    command.limit_option = app.add_option("--limit-time", command.limit, "Time to measure the copy limit, before and after; 0ms: not at all [800ms]");
     app.add_flag("--lockstep", options.lockstep, "A barrier before each batch; else ranks start together and run free");
   }
   if (job == Job::exists) command.number(app, "--operations", options.operations, "Keys asked by each rank");
@@ -96,7 +107,18 @@ void add_job_options(CLI::App& app, Command& command) {
   }
   if (job == Job::idle) command.seconds_option = app.add_option("--time", command.seconds, "Time to measure, as 10s [10s]");
   if (job == Job::allocator) command.number(app, "--operations", options.operations, "Objects put, one after the other");
-  command.number(app, "--repeat", options.repeat, "Runs, of which medians are told");
+  if (job == Job::coalesce) {
+    command.number(app, "--kills", options.kills, "Writers killed in the middle of a copy, a round each");
+    command.number(app, "--rounds", options.rounds, "Rounds before that, without a kill");
+  }
+  if (job == Job::restart) app.add_option("--folder", options.folder, "Where the store's file is made: on tmpfs [" + options.folder + "]");
+  if (moves || job == Job::exists || job == Job::lookup || job == Job::idle || job == Job::coalesce)
+    app.add_option("--via", options.via,
+                   "unix:PATH: a process per rank, and the store that listens there; spawn: a kvonced for this run" +
+                       (options.via.empty() ? std::string() : " [" + options.via + "]"));
+  if (moves || job == Job::exists)
+    app.add_option("--expect-path", options.expect_path, "Fail unless page bytes go by this: shm (with --via) or memcpy");
+  if (job != Job::coalesce) command.number(app, "--repeat", options.repeat, "Runs, of which medians are told");
   add_output_options(app, command.output);
 }
 
@@ -114,10 +136,19 @@ void add_bench_commands(CLI::App& app, CommandChoice& choice) {
       {Job::lookup, "How long a prefix of a model's pages takes to be looked up and leased"},
       {Job::idle, "CPU of a runtime that has nothing to do"},
       {Job::memory, "Memory that the store takes beside the payload"},
+      {Job::coalesce, "Rank processes put the same pages at once; with --kills, while their writers are killed"},
+      {Job::restart, "A store that ends in order and starts again over its arena file: how long, and what is back"},
       {Job::allocator, "Space lost while objects of all models come and go in a full arena"},
   };
   CLI::App* bench = app.add_subcommand("bench", "Measure this machine and this build; bytes and answers are verified");
   bench->require_subcommand(1);
+  // A process of the others, started by them.
+  CLI::App* const rank = bench->add_subcommand(bench::kRankCommand, "")->group("");
+  const auto parent = std::make_shared<int>(0);
+  rank->add_option("parent", *parent)->required();
+  rank->callback([parent, &choice] {
+    choice.run = [parent] { return bench::run_rank_process(bench::kRankChannelFd, bench::kRankBoardFd, *parent); };
+  });
   for (const Listed& listed : kJobs) {
     CLI::App* const job = bench->add_subcommand(bench::to_string(listed.job), listed.help);
     const auto command = std::make_shared<Command>(listed.job);

@@ -15,7 +15,7 @@ bool says(const std::string& text, const std::string& part) { return text.find(p
 }  // namespace
 
 TEST_CASE("the defaults of every job are allowed") {
-  for (const Job job : {Job::put, Job::get, Job::exists, Job::lookup, Job::idle, Job::memory, Job::allocator}) {
+  for (const Job job : {Job::put, Job::get, Job::exists, Job::lookup, Job::idle, Job::memory, Job::allocator, Job::coalesce}) {
     CAPTURE(to_string(job));
     CHECK(check(defaults(job)).empty());
   }
@@ -52,6 +52,28 @@ TEST_CASE("a job that needs more memory than there is says how much, and runs no
   CHECK(says(outcome.error, "PiB") != says(outcome.error, "TiB"));
   CHECK(says(outcome.error, "is available"));
   CHECK(outcome.result.empty());
+}
+
+TEST_CASE("where the store is, and by which way bytes go, are told as one") {
+  Options options = defaults(Job::put);
+  options.expect_path = "memcpy";
+  CHECK(check(options).empty());
+  options.expect_path = "shm";
+  CHECK(says(check(options), "--expect-path is shm, but page bytes go by memcpy"));
+  options.via = "spawn";
+  CHECK(check(options).empty());
+  options.expect_path = "memcpy";
+  CHECK(says(check(options), "but page bytes go by shm"));
+  options.expect_path = "";
+  options.via = "tcp:1";
+  CHECK(check(options) == "--via is 'tcp:1': allowed are spawn and unix:PATH");
+  options = defaults(Job::allocator);
+  options.via = "spawn";
+  CHECK(check(options) == "--via is not for allocator");
+  options = defaults(Job::coalesce);
+  options.kills = 1;
+  options.page_bytes = 4'096;
+  CHECK(says(check(options), "--page-bytes is 4,096: with --kills at least 64 KiB"));
 }
 
 TEST_CASE("a lookup of an unknown model or a number of ranks that no model has is refused") {

@@ -36,5 +36,18 @@ refused --depth get --depth 5000
 refused --time idle --time 10
 refused gpt-9 lookup --preset gpt-9
 refused --lockstep exists --lockstep
+refused --limit-time put --limit-time 5
+refused --via put --via tcp:1
+refused --via put --via unix:
+refused --via memory --via spawn
+refused --expect-path put --via spawn --expect-path memcpy
+refused --expect-path put --expect-path shm
+refused --expect-path put --expect-path both
+refused --kills coalesce --kills -1
+refused --rounds coalesce --rounds 0
+refused --ranks coalesce --ranks 1
+refused --page-bytes coalesce --kills 1 --page-bytes 4KiB
+refused --repeat coalesce --repeat 2
+refused --folder restart --pages 16 --folder /proc
 refused subcommand nothing
 exit "$failed"
