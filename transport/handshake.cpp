@@ -114,11 +114,11 @@ Prelude read_prelude(std::string_view bytes, std::size_t max_bytes) {
   prelude.known = true;
   prelude.body = bytes.substr(kPreludeBytes);
   if (body_bytes > max_bytes - kPreludeBytes) {
-    prelude.wrong = "it announces " + std::to_string(body_bytes) + " bytes, above the limit of " +
-                    std::to_string(max_bytes - kPreludeBytes);
+    prelude.wrong =
+        "it announces " + std::to_string(body_bytes) + " bytes, above the limit of " + std::to_string(max_bytes - kPreludeBytes);
   } else if (body_bytes != bytes.size() - kPreludeBytes) {
-    prelude.wrong = "it announces " + std::to_string(body_bytes) + " bytes, and " +
-                    std::to_string(bytes.size() - kPreludeBytes) + " came";
+    prelude.wrong =
+        "it announces " + std::to_string(body_bytes) + " bytes, and " + std::to_string(bytes.size() - kPreludeBytes) + " came";
   }
   return prelude;
 }
@@ -219,8 +219,8 @@ DecodedHello decode_hello(std::string_view bytes) {
   }
   if (!prelude.wrong.empty()) return refused(RefuseReason::bad_hello, "The hello cannot be read: " + prelude.wrong + ".");
   if (prelude.kind != static_cast<std::uint32_t>(Kind::hello)) {
-    return refused(RefuseReason::bad_hello, "The first message is of kind " + std::to_string(prelude.kind) +
-                                                "; a hello, kind 1, must come first.");
+    return refused(RefuseReason::bad_hello,
+                   "The first message is of kind " + std::to_string(prelude.kind) + "; a hello, kind 1, must come first.");
   }
   Hello& hello = decoded.hello.emplace();
   hello.wire = prelude.wire;
@@ -270,8 +270,8 @@ DecodedAnswer decode_answer(std::string_view bytes) {
     read.number(welcome.ring_bytes, "ring_bytes");
     read.boolean(welcome.has_arena, "has_arena");
     read.text(welcome.info, kMaxWelcomeInfoBytes, "info");
-    if (read.wrong().empty() && (welcome.ring_bytes < kMinRingBytes || welcome.ring_bytes > kMaxRingBytes ||
-                                 !std::has_single_bit(welcome.ring_bytes))) {
+    if (read.wrong().empty() &&
+        (welcome.ring_bytes < kMinRingBytes || welcome.ring_bytes > kMaxRingBytes || !std::has_single_bit(welcome.ring_bytes))) {
       decoded.welcome.reset();
       decoded.error = "The server's welcome names rings of an impossible size.";
       return decoded;

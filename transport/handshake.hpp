@@ -38,10 +38,10 @@ struct Hello {
   std::uint64_t nonce = 0;             // random for each attempt to connect: a repeated (client, nonce) is refused
   std::uint64_t last_incarnation = 0;  // of the store that it was connected to before; 0: none
   bool read_only = false;
-  bool writes_nothing = true;          // it has no copy running into any slot of an earlier life
-  std::uint32_t pid = 0;               // as it sees itself; what counts is what the kernel says
-  std::uint64_t start_time = 0;        // clock ticks since boot (/proc/self/stat, field 22)
-  std::string info;                    // opaque to the transport, at most 4 KiB
+  bool writes_nothing = true;    // it has no copy running into any slot of an earlier life
+  std::uint32_t pid = 0;         // as it sees itself; what counts is what the kernel says
+  std::uint64_t start_time = 0;  // clock ticks since boot (/proc/self/stat, field 22)
+  std::string info;              // opaque to the transport, at most 4 KiB
 };
 
 // Server to client, with descriptors: [arena,] ring memory, bell to the server, bell to the client.

@@ -97,8 +97,7 @@ class LinkState {
 
   void drain_bell() {
     char bytes[256];
-    while (::read(parts_.own_bell.get(), bytes, sizeof(bytes)) == static_cast<ssize_t>(sizeof(bytes))) {
-    }
+    while (::read(parts_.own_bell.get(), bytes, sizeof(bytes)) == static_cast<ssize_t>(sizeof(bytes))) {}
   }
 
   void finish(LinkEnd why) {

@@ -72,7 +72,7 @@ class Link {
 
   int socket_fd() const;
   int process_fd() const;  // at the client: readable when the server's process has ended; -1: none
-  int bell_fd() const;  // becomes readable when the other end rings; see drain_bell()
+  int bell_fd() const;     // becomes readable when the other end rings; see drain_bell()
   // Empties the client's bell. The server's bell is never read: its descriptor is shared with the client, which can make reads
   // of it block; the server waits for it edge-triggered instead.
   void drain_bell();

@@ -51,20 +51,23 @@ bool may_be_server(const PeerProcess& server, const std::string& path) {
 Connected connect_to(const std::string& path, Clock::time_point deadline, UniqueFd& socket) {
   struct sockaddr_un address {};
   socklen_t bytes = 0;
-  if (std::string wrong = make_address(path, address, bytes); !wrong.empty()) return failed(Reason::bad_argument, std::move(wrong));
+  std::string wrong = make_address(path, address, bytes);
+  if (!wrong.empty()) return failed(Reason::bad_argument, std::move(wrong));
   socket = UniqueFd{::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)};
   if (!socket) return failed(Reason::store_lost, "No socket can be made: " + system_text(errno) + ".");
   for (;;) {
     // Connecting waits while the server's queue is full; there is no other way to wait for that.
     const int left = milliseconds_until(deadline);
     if (left == 0) return failed(Reason::deadline, "The server at " + path + " did not take the connection in time.");
-    const struct timeval limit {left / 1000, left % 1000 * 1000};
+    const struct timeval limit { left / 1000, left % 1000 * 1000 };
     ::setsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
     if (::connect(socket.get(), reinterpret_cast<const struct sockaddr*>(&address), bytes) == 0) return {};
     if (errno == EINTR || errno == EAGAIN) continue;
     const int why = errno;
     if (why == ENOENT) return failed(Reason::store_lost, "No server is there: the socket " + path + " does not exist.");
-    if (why == ECONNREFUSED) return failed(Reason::store_lost, "No server answers at " + path + ": the one that made it is gone.");
+    if (why == ECONNREFUSED) {
+      return failed(Reason::store_lost, "No server answers at " + path + ": the one that made it is gone.");
+    }
     const bool wrong_place = why == EACCES || why == ENOTDIR || why == ELOOP || why == EPROTOTYPE || why == ENOTSOCK;
     return failed(wrong_place ? Reason::bad_argument : Reason::store_lost,
                   "The server at " + path + " cannot be connected to: " + system_text(why) + ".");
@@ -80,7 +83,9 @@ Connected wait_for_answer(const std::string& path, const UniqueFd& socket, Clock
     }
     const int left = milliseconds_until(deadline);
     if (left == 0) return failed(Reason::deadline, "The server at " + path + " did not answer in time.");
-    struct pollfd look {socket.get(), POLLIN, 0};
+    struct pollfd look {
+      socket.get(), POLLIN, 0
+    };
     ::poll(&look, 1, left);
   }
 }
@@ -147,7 +152,11 @@ Connected connect_link(const std::string& path, const Hello& hello, Clock::time_
 class LinkReader::Impl {
  public:
   Impl(std::shared_ptr<Link> link, Frame frame, TurnOver turn_over, Ended ended, std::chrono::microseconds spin)
-      : link_(std::move(link)), frame_(std::move(frame)), turn_over_(std::move(turn_over)), ended_(std::move(ended)), spin_(spin) {
+      : link_(std::move(link)),
+        frame_(std::move(frame)),
+        turn_over_(std::move(turn_over)),
+        ended_(std::move(ended)),
+        spin_(spin) {
     if (!polls_.open() || !polls_.add(link_->socket_fd(), EPOLLIN | EPOLLRDHUP, {kSocket, 0}) ||
         !polls_.add(link_->bell_fd(), EPOLLIN, {kBell, 0}) ||
         (link_->process_fd() >= 0 && !polls_.add(link_->process_fd(), EPOLLIN, {kProcess, 0}))) {

@@ -74,7 +74,9 @@ bool LinkDoor::accept_one(TimePoint now) {
     return true;
   }
   if (allowance(peer.pid, now).left < 1) {
-    refuse(std::move(socket), {RefuseReason::too_many, kWireVersion, {},
+    refuse(std::move(socket), {RefuseReason::too_many,
+                               kWireVersion,
+                               {},
                                "Process " + std::to_string(peer.pid) + " has failed to connect more than " +
                                    std::to_string(config_.failures_burst) + " times in a row; it may try again in a while."});
     return true;
@@ -93,7 +95,9 @@ bool LinkDoor::accept_one(TimePoint now) {
     polls_.remove(given_up.get());
     pending_.erase(oldest);
     counters_.change([](LinkServerStats& stats) { ++stats.dropped; });
-    refuse(std::move(given_up), {RefuseReason::too_many, kWireVersion, {},
+    refuse(std::move(given_up), {RefuseReason::too_many,
+                                 kWireVersion,
+                                 {},
                                  "More than " + std::to_string(config_.max_pending) +
                                      " connections are waiting for their hello to come; the oldest has to give way."});
   }
@@ -154,10 +158,12 @@ bool LinkDoor::try_hello(UniqueFd& socket, const PeerProcess& peer, TimePoint no
                    "The hello is longer than the limit of " + std::to_string(kMaxHelloBytes) + " bytes.");
   }
   if (message.descriptors_cut && message.descriptors.size() < kMaxDescriptors) {
-    return refused(RefuseReason::not_ready, "This server is out of descriptors for the moment; its limit (ulimit -n) is too low.");
+    return refused(RefuseReason::not_ready,
+                   "This server is out of descriptors for the moment; its limit (ulimit -n) is too low.");
   }
   if (message.descriptors_cut || message.descriptors.size() > 1) {
-    return refused(RefuseReason::bad_hello, "More than one descriptor came with the hello; one is allowed, of the client's process.");
+    return refused(RefuseReason::bad_hello,
+                   "More than one descriptor came with the hello; one is allowed, of the client's process.");
   }
   if (Refuse refusal = judge(*decoded.hello); refusal.reason != RefuseReason::none) {
     return refused(refusal.reason, std::move(refusal.text));
@@ -171,15 +177,15 @@ bool LinkDoor::try_hello(UniqueFd& socket, const PeerProcess& peer, TimePoint no
 }
 
 Refuse LinkDoor::judge(const Hello& hello) const {
-  if (draining_) {
-    return {RefuseReason::draining, kWireVersion, {}, "This server is stopping and takes no more clients."};
-  }
+  if (draining_) { return {RefuseReason::draining, kWireVersion, {}, "This server is stopping and takes no more clients."}; }
   if (used_.contains({hello.client, hello.nonce})) {
-    return {RefuseReason::duplicate, kWireVersion, {},
-            "This hello has been used before; every attempt needs a nonce of its own."};
+    return {
+        RefuseReason::duplicate, kWireVersion, {}, "This hello has been used before; every attempt needs a nonce of its own."};
   }
   if (is_connected_(hello.client)) {
-    return {RefuseReason::duplicate, kWireVersion, {},
+    return {RefuseReason::duplicate,
+            kWireVersion,
+            {},
             "A client with the id " + std::to_string(hello.client) + " is connected already; an id may be connected once."};
   }
   return {};
@@ -197,7 +203,9 @@ void LinkDoor::on_time(TimePoint now) {
     polls_.remove(socket.get());
     pending_.erase(at);
     counters_.change([](LinkServerStats& stats) { ++stats.expired; });
-    refuse(std::move(socket), {RefuseReason::bad_hello, kWireVersion, {},
+    refuse(std::move(socket), {RefuseReason::bad_hello,
+                               kWireVersion,
+                               {},
                                "No hello came within " + std::to_string(config_.handshake_time.count()) + " ms."});
     count_pending();
   }
@@ -249,7 +257,9 @@ LinkDoor::Allowance& LinkDoor::allowance(std::uint32_t pid, TimePoint now) {
       const std::chrono::duration<double> passed = now - one.second.at;
       return one.first != pid && one.second.left + passed.count() * config_.failures_per_s >= most;
     });
-    if (failures_.size() > kCountedProcesses) failures_.erase(failures_.begin()->first == pid ? std::next(failures_.begin()) : failures_.begin());
+    if (failures_.size() > kCountedProcesses) {
+      failures_.erase(failures_.begin()->first == pid ? std::next(failures_.begin()) : failures_.begin());
+    }
   }
   return allowance;
 }

@@ -103,10 +103,10 @@ class LinkDoor {
   Enter enter_;
   int listener_ = -1;
   bool draining_ = false;
-  UniqueFd spare_;                            // given up to take, and close, a connection when descriptors have run out
-  std::optional<TimePoint> paused_until_;     // not accepting: not even the spare descriptor was there
+  UniqueFd spare_;                         // given up to take, and close, a connection when descriptors have run out
+  std::optional<TimePoint> paused_until_;  // not accepting: not even the spare descriptor was there
   std::uint64_t next_id_ = 1;
-  std::map<std::uint64_t, Pending> pending_;  // in the order of accepting, and so of deadlines
+  std::map<std::uint64_t, Pending> pending_;     // in the order of accepting, and so of deadlines
   std::map<std::uint32_t, Allowance> failures_;  // by pid
   std::deque<std::pair<std::uint64_t, std::uint64_t>> used_in_order_;
   std::set<std::pair<std::uint64_t, std::uint64_t>> used_;

@@ -19,7 +19,7 @@ struct LinkParts {
   UniqueFd socket;
   UniqueFd own_bell;
   UniqueFd peer_bell;
-  UniqueFd kept;  // at the server: the pipe's reading end, so that ringing a client that closed its own raises no SIGPIPE
+  UniqueFd kept;     // at the server: the pipe's reading end, so that ringing a client that closed its own raises no SIGPIPE
   UniqueFd process;  // at the client: a pidfd of the server, -1 where there is none
   RingMemory memory;
   std::uint64_t backlog_limit = kDefaultBacklogBytes;

@@ -32,8 +32,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using TimePoint = Clock::time_point;
 
-constexpr int kTurnsBetweenPolls = 8;  // while frames keep coming; then sockets and new clients are looked at
-constexpr std::chrono::milliseconds kProcessLook{100};  // only where the kernel has no pidfd, and only at processes without a link
+constexpr int kTurnsBetweenPolls = 8;                   // while frames keep coming; then sockets and new clients are looked at
+constexpr std::chrono::milliseconds kProcessLook{100};  // only where the kernel has no pidfd, at processes whose links have ended
 // Ended links whose process lives on are remembered until it ends. No sound client comes near these.
 constexpr std::size_t kEndedLinksOfProcess = 4096;
 constexpr std::size_t kEndedLinks = 65'536;
@@ -103,16 +103,15 @@ class LinkServer::Impl {
     std::uint64_t id = 0;
     std::shared_ptr<Link> link;
     std::uint64_t process = 0;
-    bool ready = false;           // in ready_
-    bool hung_up = false;         // by the other end: what it sent before is still read
+    bool ready = false;             // in ready_
+    bool hung_up = false;           // by the other end: what it sent before is still read
     std::uint64_t frames_left = 0;  // then; as many as a ring can hold
-    bool over = false;            // closed, to be forgotten
+    bool over = false;              // closed, to be forgotten
   };
 
   void ring() {
     const std::uint64_t one = 1;
-    while (::write(wake_fd_.get(), &one, sizeof(one)) < 0 && errno == EINTR) {
-    }
+    while (::write(wake_fd_.get(), &one, sizeof(one)) < 0 && errno == EINTR) {}
   }
 
   void run() {
@@ -237,8 +236,8 @@ class LinkServer::Impl {
       return true;
     }
     const int most = static_cast<int>(config_.frames_per_turn);
-    const int taken = link.receive(
-        [this, &link](std::string_view frame) { return !callbacks_.frame || callbacks_.frame(link, frame); }, most);
+    const int taken =
+        link.receive([this, &link](std::string_view frame) { return !callbacks_.frame || callbacks_.frame(link, frame); }, most);
     if (connection.hung_up) {
       connection.frames_left -= std::min<std::uint64_t>(connection.frames_left, static_cast<std::uint64_t>(std::max(taken, 0)));
       if (taken < most || connection.frames_left == 0) close(connection);
@@ -267,7 +266,9 @@ class LinkServer::Impl {
     if (at == by_client_.end()) return false;
     Connection& connection = *connections_.at(at->second);
     if (connection.link->end() == LinkEnd::open) {
-      struct pollfd look {connection.link->socket_fd(), POLLRDHUP, 0};
+      struct pollfd look {
+        connection.link->socket_fd(), POLLRDHUP, 0
+      };
       if (::poll(&look, 1, 0) != 1 || (look.revents & (POLLRDHUP | POLLHUP | POLLERR)) == 0) return true;
       hang_up(connection);
     }

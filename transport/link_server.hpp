@@ -31,18 +31,18 @@ struct LinkServerConfig {
   // Of the socket, at most 107 bytes. Made 0600 (0660 with a group); a stale one of a dead server is replaced. Its directory must
   // exist, belong to this user or root, and must not be writable by everybody unless it is sticky. PATH.lock lies beside it.
   std::string path;
-  std::optional<std::uint32_t> allowed_gid;         // besides this process's own user; also as a supplementary group
-  std::uint32_t max_clients = 1024;                 // established
-  std::uint32_t max_pending = 64;                   // in handshake; beyond: the oldest is dropped
-  std::chrono::milliseconds handshake_time{1000};   // from accept to a whole hello
-  std::uint64_t ring_bytes = kDefaultRingBytes;     // of each direction; rounded up to a power of two of at least 4 KiB
+  std::optional<std::uint32_t> allowed_gid;            // besides this process's own user; also as a supplementary group
+  std::uint32_t max_clients = 1024;                    // established
+  std::uint32_t max_pending = 64;                      // in handshake; beyond: the oldest is dropped
+  std::chrono::milliseconds handshake_time{1000};      // from accept to a whole hello
+  std::uint64_t ring_bytes = kDefaultRingBytes;        // of each direction; rounded up to a power of two of at least 4 KiB
   std::uint64_t backlog_limit = kDefaultBacklogBytes;  // of one client that does not read
-  std::uint32_t frames_per_turn = 64;               // of one client before the others get theirs
-  std::chrono::microseconds spin{0};                // looks at the rings for so long before it sleeps
+  std::uint32_t frames_per_turn = 64;                  // of one client before the others get theirs
+  std::chrono::microseconds spin{0};                   // looks at the rings for so long before it sleeps
   // Failed handshakes of one process: so many at once and again per second; beyond that its connections are refused unread.
   std::uint32_t failures_burst = 256;
   double failures_per_s = 256;
-  std::string release;                              // version text that refusals carry
+  std::string release;  // version text that refusals carry
 };
 
 // All on the server's thread, one at a time. None may block, throw, or stop the server. Empty ones are skipped (without `greet`
@@ -63,22 +63,22 @@ struct LinkServerCallbacks {
 };
 
 struct LinkServerStats {
-  std::uint64_t accepted = 0;                                  // connections, whatever became of them
+  std::uint64_t accepted = 0;  // connections, whatever became of them
   std::uint64_t welcomed = 0;
-  std::array<std::uint64_t, kRefuseReasonCount> refused{};     // by RefuseReason
-  std::uint64_t expired = 0;                                   // handshakes that did not end in time
-  std::uint64_t dropped = 0;                                   // handshakes that gave way to newer ones (max_pending)
-  std::uint64_t hung_up = 0;                                   // by the other side, before a hello
-  std::uint64_t shed = 0;                                      // closed at once: this process was out of descriptors
-  std::uint32_t pending = 0;                                   // now
-  std::uint32_t open = 0;                                      // now
-  std::uint32_t awaiting_exit = 0;                             // now: closed, process not gone
+  std::array<std::uint64_t, kRefuseReasonCount> refused{};  // by RefuseReason
+  std::uint64_t expired = 0;                                // handshakes that did not end in time
+  std::uint64_t dropped = 0;                                // handshakes that gave way to newer ones (max_pending)
+  std::uint64_t hung_up = 0;                                // by the other side, before a hello
+  std::uint64_t shed = 0;                                   // closed at once: this process was out of descriptors
+  std::uint32_t pending = 0;                                // now
+  std::uint32_t open = 0;                                   // now
+  std::uint32_t awaiting_exit = 0;                          // now: closed, process not gone
 };
 
 class LinkServer {
  public:
   struct Started;
-  // Listens when it returns. On failure `server` is empty and `error` a sentence: another server on this path is named by its pid.
+  // Listens when it returns. Else `server` is empty and `error` a sentence; another server on this path is named by its pid.
   static Started start(LinkServerConfig config, LinkServerCallbacks callbacks);
   ~LinkServer();  // stop()
   LinkServer(const LinkServer&) = delete;
@@ -86,7 +86,7 @@ class LinkServer {
 
   // Any thread. From now on handshakes are refused as draining; established links go on.
   void stop_accepting();
-  // Ends all links (`closed` is called for each), joins the thread, removes socket and lock file. Idempotent; not from a callback.
+  // Ends all links (`closed` is called for each), joins the thread, removes socket and lock file. Not from a callback.
   void stop();
   // Runs the callback turn_over soon, on the server's thread. Any thread; cheap when one is on its way already.
   void wake();

@@ -12,7 +12,9 @@ namespace kvonce::transport {
 LocalMessage receive_message(int socket, std::size_t max_bytes) {
   LocalMessage message;
   message.bytes.resize(max_bytes);
-  struct iovec part {message.bytes.data(), message.bytes.size()};
+  struct iovec part {
+    message.bytes.data(), message.bytes.size()
+  };
   alignas(struct cmsghdr) char control[CMSG_SPACE(kMaxDescriptors * sizeof(int))];
   struct msghdr header {};
   ssize_t bytes = -1;
@@ -53,7 +55,9 @@ bool send_message(int socket, std::string_view bytes, std::span<const int> descr
     errno = EINVAL;
     return false;
   }
-  struct iovec part {const_cast<char*>(bytes.data()), bytes.size()};
+  struct iovec part {
+    const_cast<char*>(bytes.data()), bytes.size()
+  };
   alignas(struct cmsghdr) char control[CMSG_SPACE(kMaxDescriptors * sizeof(int))] = {};
   struct msghdr header {};
   header.msg_iov = &part;

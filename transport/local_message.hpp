@@ -21,8 +21,8 @@ enum class Received : std::uint8_t { message, nothing_yet, closed };
 struct LocalMessage {
   Received received = Received::closed;
   std::string bytes;
-  bool bytes_cut = false;        // it was longer than max_bytes
-  bool descriptors_cut = false;  // it had more than kMaxDescriptors, or this process has no room for them
+  bool bytes_cut = false;             // it was longer than max_bytes
+  bool descriptors_cut = false;       // it had more than kMaxDescriptors, or this process has no room for them
   std::vector<UniqueFd> descriptors;  // close-on-exec
 };
 

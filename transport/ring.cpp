@@ -100,9 +100,7 @@ std::uint64_t RingWriter::room() {
 
 std::size_t RingWriter::write(std::string_view bytes) {
   if (broken_) return 0;
-  if (room() < bytes.size()) {
-    seen_tail_ = place_.control->tail.load(std::memory_order_acquire);
-  }
+  if (room() < bytes.size()) { seen_tail_ = place_.control->tail.load(std::memory_order_acquire); }
   const std::size_t count = std::min<std::uint64_t>(bytes.size(), room());
   if (count == 0) return 0;
   const std::uint64_t at = head_ & (place_.bytes - 1);

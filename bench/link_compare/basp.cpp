@@ -33,13 +33,13 @@ class Config : public compat::ActorSystemConfig {
   }
 };
 
-caf::actor basp_of(caf::actor_system& system) {
-  return system.middleman().named_broker<caf::io::basp_broker>(caf::atom("BASP"));
-}
+caf::actor basp_of(caf::actor_system& system) { return system.middleman().named_broker<caf::io::basp_broker>(caf::atom("BASP")); }
 
 AnswerActor::behavior_type answerer() {
   return {
-      [](const protocol::FlushAsk& ask) { return protocol::FlushAnswer{ask.token, Reason::none}; },
+      [](const protocol::FlushAsk& ask) {
+        return protocol::FlushAnswer{ask.token, Reason::none};
+      },
       [](const protocol::PutBatch& batch) { return batch_answer(batch); },
   };
 }
@@ -49,8 +49,7 @@ void serve(int socket, const std::function<void()>& serve_requests) {
   caf::actor_system system{config};
   const auto actor = system.spawn(answerer);
   caf::anon_send(basp_of(system), caf::publish_atom::value, system.middleman().backend().new_scribe(socket), kPort,
-                 caf::actor_cast<caf::strong_actor_ptr>(actor),
-                 system.message_types(caf::detail::type_list<AnswerActor>{}));
+                 caf::actor_cast<caf::strong_actor_ptr>(actor), system.message_types(caf::detail::type_list<AnswerActor>{}));
   serve_requests();
   std::_Exit(0);  // nothing is worth an orderly end of the network layer here
 }
@@ -87,7 +86,8 @@ void ask(caf::stateful_actor<AskState>* self, const Asking& asking) {
     std::_Exit(2);
   };
   if (asking.in_batches) {
-    self->request(asking.whom, kPatience, batch_ask(number, asking.keys)).then([heard](const protocol::StoreReply&) { heard(); }, failed);
+    self->request(asking.whom, kPatience, batch_ask(number, asking.keys))
+        .then([heard](const protocol::StoreReply&) { heard(); }, failed);
     return;
   }
   const auto asked = Clock::now();
@@ -116,9 +116,10 @@ Result measure_basp(const Load& load) {
   AnswerActor whom;
   {
     caf::scoped_actor self{system};
-    self->request(basp_of(system), kPatience, caf::connect_atom::value, system.middleman().backend().new_scribe(partner.give_socket()),
-                  kPort)
-        .receive([&](caf::node_id&, caf::strong_actor_ptr& found, std::set<std::string>&) { whom = caf::actor_cast<AnswerActor>(found); },
+    self->request(basp_of(system), kPatience, caf::connect_atom::value,
+                  system.middleman().backend().new_scribe(partner.give_socket()), kPort)
+        .receive([&](caf::node_id&, caf::strong_actor_ptr& found,
+                     std::set<std::string>&) { whom = caf::actor_cast<AnswerActor>(found); },
                  [](caf::error&) {});
   }
   if (!whom) {

@@ -146,7 +146,9 @@ Result measure_link(const Load& load) {
     Connected connected = connect_link(path, hello, Clock::now() + std::chrono::seconds{10});
     if (!connected.link) fail(connected.error.text);
     Asker asker{*connected.link, load};
-    LinkReader reader{connected.link, [&asker](std::string_view frame) { return asker.hear(frame); }, {},
+    LinkReader reader{connected.link,
+                      [&asker](std::string_view frame) { return asker.hear(frame); },
+                      {},
                       [](LinkEnd end) {
                         if (end != LinkEnd::closed_here) fail(std::string("the link has ended: ") + transport::to_string(end));
                       },

@@ -119,9 +119,9 @@ TEST_CASE("values that are not allowed are refused by name") {
     CHECK(decoded.refuse.reason == RefuseReason::bad_hello);
     return decoded.refuse.text;
   };
-  CHECK(text_of([](Hello& hello) { hello.client = 0; }) == "The hello's client id is 0; it must be a random number other than 0.");
-  CHECK(text_of([](Hello& hello) { hello.engine_id.clear(); }) ==
-        "The hello's engine id is 0 bytes long; 1 to 255 are allowed.");
+  CHECK(text_of([](Hello& hello) { hello.client = 0; }) ==
+        "The hello's client id is 0; it must be a random number other than 0.");
+  CHECK(text_of([](Hello& hello) { hello.engine_id.clear(); }) == "The hello's engine id is 0 bytes long; 1 to 255 are allowed.");
   CHECK_FALSE(check_hello(Hello{}).empty());
   Hello longer = some_hello();
   longer.engine_id.assign(256, 'e');
@@ -137,9 +137,8 @@ TEST_CASE("values that are not allowed are refused by name") {
   CHECK(decode_hello("").refuse.text == "The hello cannot be read: it is 0 bytes long, less than the 20 of its beginning.");
   CHECK(decode_hello(encode(Welcome{})).refuse.text == "The first message is of kind 2; a hello, kind 1, must come first.");
   const std::size_t body = encode(some_hello()).size() - kPreludeBytes;
-  CHECK(decode_hello(encode(some_hello()) + "x").refuse.text == "The hello cannot be read: it announces " +
-                                                                    std::to_string(body) + " bytes, and " +
-                                                                    std::to_string(body + 1) + " came.");
+  CHECK(decode_hello(encode(some_hello()) + "x").refuse.text ==
+        "The hello cannot be read: it announces " + std::to_string(body) + " bytes, and " + std::to_string(body + 1) + " came.");
 }
 
 TEST_CASE("welcome and refusal come back as they were") {
@@ -182,7 +181,8 @@ TEST_CASE("an answer of another version, a cut one and a hello are no answer") {
   welcome.release = "3.0";
   DecodedAnswer decoded = decode_answer(encode(welcome));
   CHECK(decoded.version);
-  CHECK(decoded.error == "The server speaks wire version 3 (release 3.0), this client speaks wire version 1: both need the same.");
+  CHECK(decoded.error ==
+        "The server speaks wire version 3 (release 3.0), this client speaks wire version 1: both need the same.");
   CHECK_FALSE(decode_answer(encode(some_hello())).error.empty());
   welcome.wire = kWireVersion;
   welcome.ring_bytes = kMinRingBytes;

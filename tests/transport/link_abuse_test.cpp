@@ -35,9 +35,7 @@ const auto kUnlimitedFailures = [](LinkServerConfig& config, LinkServerCallbacks
 std::string garbage(std::mt19937_64& random) {
   std::string bytes = encode(hello_of(random() | 1U));
   switch (random() % 6) {
-    case 0:
-      bytes.resize(1 + random() % (bytes.size() - 1));
-      break;
+    case 0: bytes.resize(1 + random() % (bytes.size() - 1)); break;
     case 1: bytes.append(1 + random() % 60'000, 'x'); break;
     case 2: {
       const auto bomb = static_cast<std::uint32_t>(random() | 0x80000000U);
@@ -66,7 +64,9 @@ bool ends(int socket) {
   const auto end = patiently();
   while (std::chrono::steady_clock::now() < end) {
     if (receive_message(socket, kMaxWelcomeBytes).received == Received::closed) return true;
-    struct pollfd look {socket, POLLIN, 0};
+    struct pollfd look {
+      socket, POLLIN, 0
+    };
     ::poll(&look, 1, 1000);
   }
   return false;
@@ -110,7 +110,9 @@ TEST_CASE("more descriptors than one, however many, are closed and refused") {
     const std::vector<int> handed(count, file.get());
     std::vector<char> control(CMSG_SPACE(count * sizeof(int)));
     const std::string bytes = encode(hello_of(5));
-    struct iovec part {const_cast<char*>(bytes.data()), bytes.size()};
+    struct iovec part {
+      const_cast<char*>(bytes.data()), bytes.size()
+    };
     struct msghdr header {};
     header.msg_iov = &part;
     header.msg_iovlen = 1;
@@ -322,8 +324,7 @@ TEST_CASE("a client that never reads ends as stalled, and the others do not noti
   // The server has more to say to it than it takes.
   const std::shared_ptr<Link> there = server.seen.get().opened[1];
   REQUIRE(there->hello().client == 2);
-  while (there->send(frame)) {
-  }
+  while (there->send(frame)) {}
   REQUIRE(server.has_closed(1));
   CHECK(server.seen.get().closed[0] == std::pair{std::uint64_t{2}, LinkEnd::stalled});
   CHECK(echoes(*good.link, "still here"));
@@ -351,7 +352,9 @@ struct RawClient {
     const auto end = patiently();
     while ((message = receive_message(socket.get(), kMaxWelcomeBytes)).received == Received::nothing_yet &&
            std::chrono::steady_clock::now() < end) {
-      struct pollfd look {socket.get(), POLLIN, 0};
+      struct pollfd look {
+        socket.get(), POLLIN, 0
+      };
       ::poll(&look, 1, 1000);
     }
     const DecodedAnswer answer = decode_answer(message.bytes);

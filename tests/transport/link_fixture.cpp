@@ -166,7 +166,9 @@ Refuse raw_answer(int socket) {
     const LocalMessage message = receive_message(socket, kMaxWelcomeBytes);
     if (message.received == Received::message) return decode_answer(message.bytes).refuse.value_or(Refuse{});
     if (message.received == Received::closed || std::chrono::steady_clock::now() > end) return {};
-    struct pollfd look {socket, POLLIN, 0};
+    struct pollfd look {
+      socket, POLLIN, 0
+    };
     ::poll(&look, 1, 1000);
   }
 }
@@ -221,8 +223,7 @@ void PeerProgram::kill() {
 int PeerProgram::join() {
   if (pid_ <= 0) return -1;
   int status = 0;
-  while (::waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
-  }
+  while (::waitpid(pid_, &status, 0) < 0 && errno == EINTR) {}
   pid_ = -1;
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }

@@ -45,9 +45,11 @@ TEST_CASE("a peer that never reads ends the link as stalled, at the limit of the
   int sent = 0;
   while (pair.server->send(frame)) ++sent;
   CHECK(pair.server->end() == LinkEnd::stalled);
-  CHECK(sent == 14);  // 4 KiB in the ring, not more than 10,000 bytes behind it
+  CHECK(sent == 14);                           // 4 KiB in the ring, not more than 10,000 bytes behind it
   CHECK(pair.client->end() == LinkEnd::open);  // it finds out by its socket
-  struct pollfd look {pair.client->socket_fd(), POLLRDHUP, 0};
+  struct pollfd look {
+    pair.client->socket_fd(), POLLRDHUP, 0
+  };
   CHECK(::poll(&look, 1, 0) == 1);
   CHECK_FALSE(pair.server->send("more"));
   CHECK(pair.server->receive(kTakeAll, 1) == 0);
@@ -129,7 +131,9 @@ TEST_CASE("closing from within take stops the reading") {
 TEST_CASE("the bell rings for a sleeper, and for whoever waits for room") {
   LinkPair pair;
   const auto rung = [](Link& link) {
-    struct pollfd look {link.bell_fd(), POLLIN, 0};
+    struct pollfd look {
+      link.bell_fd(), POLLIN, 0
+    };
     return ::poll(&look, 1, 0) == 1;
   };
   CHECK(pair.client->prepare_sleep());
@@ -142,8 +146,7 @@ TEST_CASE("the bell rings for a sleeper, and for whoever waits for room") {
   CHECK_FALSE(pair.client->prepare_sleep());
   while (pair.client->backlog_bytes() == 0) REQUIRE(pair.client->send(std::string(100, 'c')));
   CHECK_FALSE(rung(*pair.client));
-  while (pair.server->receive(kTakeAll, 64) > 0) {
-  }
+  while (pair.server->receive(kTakeAll, 64) > 0) {}
   CHECK(rung(*pair.client));
   CHECK(pair.client->flush());
 }
@@ -187,8 +190,7 @@ TEST_CASE("closing while others send and read is safe") {
   for (int round = 0; round < 50; ++round) {
     LinkPair pair;
     std::thread sender([&] {
-      while (pair.client->send("frame")) {
-      }
+      while (pair.client->send("frame")) {}
     });
     std::thread reader([&] {
       while (pair.server->end() == LinkEnd::open) pair.server->receive(kTakeAll, 8);

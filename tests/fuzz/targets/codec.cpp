@@ -16,12 +16,11 @@ using namespace kvonce;            // NOLINT
 using namespace kvonce::protocol;  // NOLINT
 
 // The corpus goes by these places: add at the end.
-using Messages =
-    std::tuple<PageReady, PutBatch, GrantResults, Withdraw, ChecksumAnswers, StoreReply, LookupAsk, LookupAnswer, PartLookupAsk,
-               PartLookupAnswer, PartNarrow, LeaseCall, LoadBegin, LoadBegun, LoadEnd, RemoveAsk, RemoveAnswer, FlushAsk, FlushAnswer,
-               AttachPool, AttachSender, NamespaceAsk, PoolAsk, GroupAsk, CatalogUpdate, RegisterAnswer, ObjectEvent,
-               messages::Nothing, messages::SenderName, messages::Wanted, messages::LeaseOutcome, messages::StatsReply,
-               messages::ClientsReply, messages::Events>;
+using Messages = std::tuple<PageReady, PutBatch, GrantResults, Withdraw, ChecksumAnswers, StoreReply, LookupAsk, LookupAnswer,
+                            PartLookupAsk, PartLookupAnswer, PartNarrow, LeaseCall, LoadBegin, LoadBegun, LoadEnd, RemoveAsk,
+                            RemoveAnswer, FlushAsk, FlushAnswer, AttachPool, AttachSender, NamespaceAsk, PoolAsk, GroupAsk,
+                            CatalogUpdate, RegisterAnswer, ObjectEvent, messages::Nothing, messages::SenderName, messages::Wanted,
+                            messages::LeaseOutcome, messages::StatsReply, messages::ClientsReply, messages::Events>;
 
 template <class T>
 void read_and_write(std::string_view bytes) {

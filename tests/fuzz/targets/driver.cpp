@@ -70,7 +70,8 @@ class Changer {
   std::size_t below(std::size_t end) { return static_cast<std::size_t>(random_() % end); }
 
   void change(Bytes& bytes) {
-    static constexpr std::uint64_t kNumbers[] = {0, 1, 4, 127, 128, 255, 256, 4095, 4096, 65'535, 1U << 20U, (1U << 20U) + 1,
+    static constexpr std::uint64_t kNumbers[] = {0,          1,          4,          127,         128,       255,
+                                                 256,        4095,       4096,       65'535,      1U << 20U, (1U << 20U) + 1,
                                                  0x7fffffff, 0x80000000, 0xffffffff, 1ULL << 63U, ~0ULL};
     const std::size_t at = below(bytes.size() + 1);
     switch (below(8)) {

@@ -12,10 +12,10 @@
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
 
 // Also in release builds: what does not hold ends the run.
-#define KVONCE_FUZZ_CHECK(condition)                                                    \
-  do {                                                                                  \
-    if (!(condition)) {                                                                 \
+#define KVONCE_FUZZ_CHECK(condition)                                                      \
+  do {                                                                                    \
+    if (!(condition)) {                                                                   \
       std::fprintf(stderr, "%s:%d: does not hold: %s\n", __FILE__, __LINE__, #condition); \
-      std::abort();                                                                     \
-    }                                                                                   \
+      std::abort();                                                                       \
+    }                                                                                     \
   } while (false)
