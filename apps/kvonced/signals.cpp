@@ -45,7 +45,8 @@ void Signals::block() {
   std::signal(SIGPIPE, SIG_IGN);
 }
 
-Signals::Signals(std::chrono::milliseconds end_time) : end_time_ms_(end_time.count()) {
+Signals::Signals(std::chrono::milliseconds end_time, std::chrono::milliseconds one_wish)
+    : one_wish_(one_wish), end_time_ms_(end_time.count()) {
   const sigset_t set = watched();
   signals_ = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
   to_main_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -64,6 +65,7 @@ Signals::~Signals() {
 
 void Signals::watch() {
   std::optional<Clock::time_point> last;
+  std::optional<Clock::time_point> told;
   for (;;) {
     int left_ms = -1;
     if (ending_.load() && !last) last = Clock::now() + std::chrono::milliseconds(end_time_ms_.load());
@@ -84,10 +86,12 @@ void Signals::watch() {
       const int number = static_cast<int>(info.ssi_signo);
       if (number == SIGHUP) {
         reload_.store(true);
-      } else if (ending_.exchange(true)) {
-        _exit(128 + number);
-      } else {
+      } else if (!told) {
+        told = Clock::now();
+        ending_.store(true);
         end_signal_.store(number);
+      } else if (Clock::now() - *told >= one_wish_) {
+        _exit(128 + number);
       }
       ring(to_main_);
     }

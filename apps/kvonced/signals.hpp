@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <thread>
 
 namespace kvonce::apps {
@@ -17,7 +18,8 @@ class Signals {
   /// Blocks them in this thread and those that it starts from now on: before any other thread is there. SIGPIPE is ignored.
   static void block();
 
-  explicit Signals(std::chrono::milliseconds end_time);
+  /// A second signal within `one_wish` of the first is the same wish: `timeout`, for one, tells the process and then its group.
+  explicit Signals(std::chrono::milliseconds end_time, std::chrono::milliseconds one_wish = std::chrono::milliseconds{500});
   ~Signals();
   Signals(const Signals&) = delete;
   Signals& operator=(const Signals&) = delete;
@@ -34,6 +36,7 @@ class Signals {
  private:
   void watch();
 
+  const std::chrono::milliseconds one_wish_;
   std::atomic<std::int64_t> end_time_ms_;
   std::atomic<int> end_signal_{0};
   std::atomic<bool> reload_{false};

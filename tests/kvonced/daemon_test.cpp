@@ -160,6 +160,37 @@ TEST_CASE("the socket of a killed daemon is taken over") {
   CHECK(next.finish() == 0);
 }
 
+TEST_CASE("an arena file has one store, gives its pages back after an orderly end, and says why not after another one") {
+  const RunFolder folder;
+  std::string memory = "/dev/shm/kvonced-test-XXXXXX";
+  if (mkdtemp(memory.data()) == nullptr) {
+    MESSAGE("no tmpfs at /dev/shm: not tested");
+    return;
+  }
+  const std::vector<std::string> arguments = small({"--arena-file", memory + "/arena"});
+  {
+    Process first(KVONCED_PROGRAM, arguments);
+    CHECK(first.wait_out("cold start: "));
+    const Ended second = run(KVONCED_PROGRAM, small({"--arena-file", memory + "/arena", "--socket", folder / "other.sock"}));
+    CHECK(second.status == 2);
+    CHECK(second.err.find(memory + "/arena") != std::string::npos);
+    CHECK(second.err.find(std::to_string(first.pid())) != std::string::npos);
+    first.signal(SIGTERM);
+    CHECK(first.finish() == 0);
+  }
+  {
+    Process warm(KVONCED_PROGRAM, arguments);
+    CHECK(warm.wait_out("warm start: 0 objects are back\n"));
+    warm.signal(SIGKILL);
+    CHECK(warm.finish() == 128 + SIGKILL);
+  }
+  Process cold(KVONCED_PROGRAM, arguments);
+  CHECK(cold.wait_out("not stopped cleanly\n"));
+  cold.signal(SIGTERM);
+  CHECK(cold.finish() == 0);
+  fs::remove_all(memory);
+}
+
 TEST_CASE("a service manager hears that it is ready, reads again, and stops: by a path and by an abstract name") {
   const RunFolder folder;
   write_file(folder / "c.toml", "log-level = \"info\"\n");

@@ -211,12 +211,25 @@ int status_of_process(Body body) {
 TEST_CASE("the second signal ends at once; an end that takes too long is forced; one in time is not") {
   CHECK(status_of_process([] {
           Signals::block();
-          Signals signals(std::chrono::hours{1});
+          Signals signals(std::chrono::hours{1}, std::chrono::milliseconds{0});
           kill(getpid(), SIGTERM);
           if (signals.wait(std::chrono::milliseconds{-1}) != Signals::Request::end) _exit(98);
           kill(getpid(), SIGINT);
           for (;;) pause();
         }) == 128 + SIGINT);
+  CHECK(status_of_process([] {
+          Signals::block();
+          Signals signals(std::chrono::hours{1}, std::chrono::hours{1});
+          kill(getpid(), SIGTERM);
+          if (signals.wait(std::chrono::milliseconds{-1}) != Signals::Request::end) _exit(98);
+          kill(getpid(), SIGTERM);  // the same wish, told twice
+          const auto taken = [] {
+            sigset_t waiting;
+            sigpending(&waiting);
+            return sigismember(&waiting, SIGTERM) == 0;
+          };
+          _exit(kvonced_test::eventually(taken) ? 0 : 97);
+        }) == 0);
   CHECK(status_of_process([] {
           Signals::block();
           Signals signals(std::chrono::milliseconds{1});
