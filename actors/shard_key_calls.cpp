@@ -45,6 +45,8 @@ void ShardKeyState::ask_registrar(const Ask& ask, Registered then) {
 template void ShardKeyState::ask_registrar(const protocol::PoolAsk&, Registered);
 
 void ShardKeyState::on_register_reply(messages::RegisterReply& reply) {
+  for (const protocol::KnownPool& pool : reply.answer.known)
+    setup_->directory->add_pool(reply.answer.ns, pool.pool, {pool.name, pool.shards, pool.object_bytes});
   if (const auto node = registering_.extract(reply.token)) node.mapped()(reply.answer);
 }
 
@@ -53,7 +55,8 @@ void ShardKeyState::on_open_namespace(const messages::OpenNamespace& command) {
     command.answer->fill({error, 0});
     return;
   }
-  ask_registrar(protocol::NamespaceAsk{command.text}, [this, slot = command.answer, text = command.text](protocol::RegisterAnswer& answer) {
+  const protocol::NamespaceAsk ask{command.text, command.find_only};
+  ask_registrar(ask, [this, slot = command.answer, text = command.text](protocol::RegisterAnswer& answer) {
     const std::uint32_t handle = answer.error ? 0 : setup_->directory->add_namespace(text, answer.ns);
     slot->fill({answer.error, handle});
   });

@@ -112,6 +112,7 @@ struct CopyEnded {
 
 struct OpenNamespace {
   std::string text;
+  bool find_only = false;
   SlotPtr<Made> answer;
 };
 struct RegisterGroup {

@@ -118,10 +118,15 @@ RegisterAnswer Catalog::ask(const NamespaceAsk& ask, std::vector<CatalogUpdate>&
     return answer;
   }
   for (std::size_t i = 0; i < namespaces_.size(); ++i) {
-    if (namespaces_[i].text == ask.text) {
-      answer.ns = static_cast<NamespaceId>(i);
-      return answer;
-    }
+    if (namespaces_[i].text != ask.text) continue;
+    answer.ns = static_cast<NamespaceId>(i);
+    for (const PoolInfo& pool : namespaces_[i].pools)
+      answer.known.push_back({static_cast<PoolId>(answer.known.size()), pool.name, pool.shards, pool.object_bytes});
+    return answer;
+  }
+  if (ask.find_only) {
+    answer.error = {Reason::unknown_namespace, "namespace '" + ask.text.substr(0, kMaxNameBytes) + "' is not registered"};
+    return answer;
   }
   if (namespaces_.size() == kMaxNamespaces) {
     answer.error = {Reason::too_many, "namespace '" + ask.text.substr(0, kMaxNameBytes) + "' is one too many; " +

@@ -54,7 +54,8 @@ struct GroupInfo {
 // -- asking the registrar ----------------------------------------------------------------------------------------------
 
 struct NamespaceAsk {
-  std::string text;  // 1 to 4,096 bytes
+  std::string text;        // 1 to 4,096 bytes
+  bool find_only = false;  // one that is not registered is an error
 };
 struct PoolAsk {
   NamespaceId ns = 0;
@@ -87,6 +88,14 @@ struct CatalogUpdate {
   GroupInfo group_info;
 };
 
+/// A pool as somebody is told of it who has no part in it.
+struct KnownPool {
+  PoolId pool = 0;
+  std::string name;
+  ShardCounts shards;
+  std::uint64_t object_bytes = 0;  // 0: not known yet, or without bytes
+};
+
 struct RegisterAnswer {
   Error error;            // empty: done
   NamespaceId ns = 0;
@@ -95,6 +104,7 @@ struct RegisterAnswer {
   Generation generation = 0;
   bool demoted = false;   // pool: register the pool sharded by rank instead
   std::vector<GroupPool> pools;  // group: the pools' ids, in the asked order (a demoted pool's successor where there is one)
+  std::vector<KnownPool> known;  // namespace: the pools that it has
 };
 
 class Catalog {

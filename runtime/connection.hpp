@@ -25,6 +25,8 @@ class StoreConnection {
 
   /// Connects for the first time. A permanent error is told at once.
   Error start(SteadyPoint deadline);
+  /// Of the store's life that this process is, or was last, connected to.
+  StoreStart store_start() const;
   /// By the ShardKeyActor: everything is registered with the store.
   void on_ready();
   /// Likewise: no rank begins a copy into the slots of the store that was lost any more.
@@ -47,12 +49,13 @@ class StoreConnection {
   bool sleep_for(std::chrono::milliseconds time);
 
   Core& core_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::shared_ptr<transport::Link> link_;
   std::unique_ptr<transport::LinkReader> reader_;
   std::shared_ptr<const actors::ArenaView> arena_;
   std::uint64_t last_incarnation_ = 0;
+  StoreStart store_start_;
   bool lost_ = false;
   bool ranks_told_ = true;  // of the last loss
   bool ending_ = false;   // the store has said that it ends

@@ -113,4 +113,12 @@ KnownPool Directory::pool(protocol::NamespaceId ns, protocol::PoolId pool) const
   return it == pools_.end() ? KnownPool{} : it->second;
 }
 
+std::vector<KnownPool> Directory::pools_of(protocol::NamespaceId ns) const {
+  const std::lock_guard lock(mutex_);
+  std::vector<KnownPool> found;
+  for (auto it = pools_.lower_bound({ns, protocol::PoolId{0}}); it != pools_.end() && it->first.first == ns; ++it)
+    found.push_back(it->second);
+  return found;
+}
+
 }  // namespace kvonce::runtime

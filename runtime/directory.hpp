@@ -61,6 +61,7 @@ class Directory {
 
   void add_pool(protocol::NamespaceId ns, protocol::PoolId pool, const KnownPool& known);
   KnownPool pool(protocol::NamespaceId ns, protocol::PoolId pool) const;
+  std::vector<KnownPool> pools_of(protocol::NamespaceId ns) const;
 
  private:
   mutable std::mutex mutex_;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "protocol/shard_key_core.hpp"
+#include "runtime/connection.hpp"
 #include "runtime/core.hpp"
 
 namespace kvonce {
@@ -69,7 +70,9 @@ void Runtime::stop(std::chrono::milliseconds timeout) { impl_->core->stop(timeou
 
 const RuntimeConfig& Runtime::config() const noexcept { return impl_->core->config; }
 
-Result<NamespaceHandle> Runtime::open_namespace(std::string_view text) {
+namespace {
+
+Result<NamespaceHandle> ask_namespace(runtime::Core& core, std::string_view text, bool find_only) {
   Result<NamespaceHandle> result;
   if (text.empty() || text.size() > 4096) {
     result.error = bad("namespace text is " + std::to_string(text.size()) + " bytes long: must be 1 to 4,096");
@@ -77,12 +80,33 @@ Result<NamespaceHandle> Runtime::open_namespace(std::string_view text) {
   }
   const auto slot = std::make_shared<messages::Slot<messages::Made>>();
   {
-    const Call call(*impl_->core);
+    const Call call(core);
     if ((result.error = call.error)) return result;
-    impl_->core->host->tell_keys(messages::OpenNamespace{std::string(text), slot});
+    core.host->tell_keys(messages::OpenNamespace{std::string(text), find_only, slot});
   }
-  const auto made = runtime::wait_for(*slot, runtime::kControlTimeout, "open_namespace", &result.error);
+  const auto made = runtime::wait_for(*slot, runtime::kControlTimeout, find_only ? "find_namespace" : "open_namespace", &result.error);
   if (made && !(result.error = made->error)) result.value.id = made->id;
+  return result;
+}
+
+}  // namespace
+
+Result<NamespaceHandle> Runtime::open_namespace(std::string_view text) { return ask_namespace(*impl_->core, text, false); }
+Result<NamespaceHandle> Runtime::find_namespace(std::string_view text) { return ask_namespace(*impl_->core, text, true); }
+
+Result<std::vector<KnownPool>> Runtime::pools(NamespaceHandle ns) const {
+  Result<std::vector<KnownPool>> result;
+  const runtime::Core& core = *impl_->core;
+  if ((result.error = check_namespace(core, "pools", ns))) return result;
+  const Call call(*impl_->core);
+  if ((result.error = call.error)) return result;
+  const auto with_store = core.directory->namespace_at(ns.id);
+  if (!with_store) {
+    result.error = runtime::store_lost();
+    return result;
+  }
+  for (const runtime::KnownPool& pool : core.directory->pools_of(*with_store))
+    result.value.push_back({pool.name, pool.shards, pool.object_bytes});
   return result;
 }
 
@@ -424,7 +448,11 @@ bool Runtime::wait_connected(std::chrono::milliseconds timeout) const {
   return impl_->core->wait_connected(until);
 }
 
-StoreStart Runtime::store_start() const { return impl_->core->store_start; }
+StoreStart Runtime::store_start() const {
+  runtime::Core& core = *impl_->core;
+  const Call call(core);
+  return !call.error && core.connection ? core.connection->store_start() : core.store_start;
+}
 
 Result<std::vector<ClientInfo>> Runtime::clients() const {
   Result<std::vector<ClientInfo>> result;

@@ -17,6 +17,9 @@ namespace kvonce::runtime {
 
 namespace {
 
+// The handshake has no room for long stories.
+constexpr std::size_t kMostWhyCold = 1'024;
+
 /// The number of a group that is given by name or number.
 std::optional<std::uint32_t> group_number(const std::string& text) {
   std::uint32_t number = 0;
@@ -38,6 +41,9 @@ Error StoreService::start(std::uint64_t incarnation) {
   info.checksums = core_.config.checksums;
   for (const PartitionLayout& part : core_.layout)
     info.partitions.push_back({part.index_offset, part.index_bytes, part.slots_offset, part.slots_bytes});
+  info.warm = core_.store_start.warm;
+  info.why_cold = core_.store_start.why_cold.substr(0, kMostWhyCold);
+  info.restored_objects = core_.store_start.restored_objects;
   info_ = messages::encode(info);
 
   std::string text;

@@ -115,7 +115,7 @@ int spawn(const StoreProcess& process, int input, int log, int ready, int lock, 
   if (code == 0) code = posix_spawn_file_actions_adddup2(&actions.value, log, STDOUT_FILENO);
   if (code == 0) code = posix_spawn_file_actions_adddup2(&actions.value, log, STDERR_FILENO);
   if (code == 0) code = posix_spawn_file_actions_adddup2(&actions.value, ready, kReadyFd);
-  if (code == 0) code = posix_spawn_file_actions_adddup2(&actions.value, lock, kLockFd);
+  if (code == 0 && lock >= 0) code = posix_spawn_file_actions_adddup2(&actions.value, lock, kLockFd);
 #if defined(__GLIBC__) && __GLIBC_PREREQ(2, 34)
   if (code == 0) code = posix_spawn_file_actions_addclosefrom_np(&actions.value, kLockFd + 1);
 #endif
@@ -133,7 +133,8 @@ int spawn(const StoreProcess& process, int input, int log, int ready, int lock, 
   if (code != 0) return code;
   std::vector<std::string> words{process.program};
   words.insert(words.end(), process.arguments.begin(), process.arguments.end());
-  words.insert(words.end(), {"--detach", "--ready-fd", std::to_string(kReadyFd), "--start-lock-fd", std::to_string(kLockFd)});
+  words.insert(words.end(), {"--detach", "--ready-fd", std::to_string(kReadyFd)});
+  if (lock >= 0) words.insert(words.end(), {"--start-lock-fd", std::to_string(kLockFd)});
   std::vector<char*> list;
   for (std::string& word : words) list.push_back(word.data());
   list.push_back(nullptr);
@@ -246,8 +247,9 @@ Error start_store_process(const StoreProcess& process, Clock::time_point deadlin
   if (input.get() < 0) return failed("/dev/null", errno);
   Descriptor log(open(process.log_path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (log.get() < 0) return failed(process.log_path, errno);
-  Descriptor lock(fcntl(process.start_lock, F_DUPFD_CLOEXEC, kLockFd + 1));  // the same open file: the same lock
-  if (lock.get() < 0) return failed("the lock of the start", errno);
+  const bool locked = process.start_lock >= 0;
+  Descriptor lock(locked ? fcntl(process.start_lock, F_DUPFD_CLOEXEC, kLockFd + 1) : -1);  // the same open file: the same lock
+  if (locked && lock.get() < 0) return failed("the lock of the start", errno);
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return failed("pipe", errno);
   Descriptor listen(ends[0]);

@@ -18,7 +18,7 @@ Result<std::string> find_store_program(const std::string& wanted);
 struct StoreProcess {
   std::string program;
   std::vector<std::string> arguments;  ///< --detach, --ready-fd and --start-lock-fd are added
-  int start_lock = -1;                 ///< a taken StartLock, which the store keeps until it is ready
+  int start_lock = -1;                 ///< a taken StartLock, which the store keeps until it is ready; -1: none
   std::string log_path;                ///< made anew: its standard output and error
 };
 /// Spawned, never forked: own session, no descriptor, handler or blocked signal of this process. Done when it has said that it is

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "messages/codec.hpp"
@@ -22,8 +23,13 @@ struct StoreInfo {
     std::uint64_t slots_bytes = 0;
   };
   std::vector<Partition> partitions;
+  // How this life of the store began.
+  bool warm = false;
+  std::string why_cold;
+  std::uint64_t restored_objects = 0;
 };
 KVONCE_FIELDS(StoreInfo::Partition, x.index_offset, x.index_bytes, x.slots_offset, x.slots_bytes)
-KVONCE_FIELDS(StoreInfo, x.arena_bytes, x.sealed, x.checksums, x.partitions)
+KVONCE_FIELDS(StoreInfo, x.arena_bytes, x.sealed, x.checksums, x.partitions, x.warm, x.why_cold,
+              x.restored_objects)
 
 }  // namespace kvonce::runtime

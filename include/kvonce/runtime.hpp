@@ -90,6 +90,13 @@ struct LookupOptions {
   Completion completion;
 };
 
+/// One pool of a namespace.
+struct KnownPool {
+  std::string name;
+  ShardCounts shards;
+  std::uint64_t object_bytes = 0;  ///< 0: not known yet, or without bytes
+};
+
 /// What is known of one page.
 struct PageStat {
   bool found = false;
@@ -189,6 +196,10 @@ class KVONCE_API Runtime {
 
   /// The text says all that decides the bytes besides hash, pool and shard: model, revision, dtype, page tokens, tenant.
   Result<NamespaceHandle> open_namespace(std::string_view text);
+  /// As open_namespace, but one that nobody has opened yet is the error unknown_namespace, and is not made.
+  Result<NamespaceHandle> find_namespace(std::string_view text);
+  /// The pools of a namespace: those that were registered with the store when it was opened here, and this process's own.
+  Result<std::vector<KnownPool>> pools(NamespaceHandle ns) const;
   Result<GroupHandle> register_group(NamespaceHandle ns, const GroupSpec& spec);
   Result<std::shared_ptr<Rank>> add_rank(GroupHandle group, const Coordinates& rank);
 
@@ -226,6 +237,7 @@ class KVONCE_API Runtime {
   // -- serving ---------------------------------------------------------------------------------------------------------
   /// The processes that are connected to the store, on either side of it.
   Result<std::vector<ClientInfo>> clients() const;
+  /// Of the store here, or of the one that this process is, or was last, connected to.
   StoreStart store_start() const;
   /// Before stop(): no new connections and grants, waits for open copies no longer than this, tells the clients that the
   /// store is ending, and with an arena_file writes down what the next life needs.

@@ -83,6 +83,7 @@ void for_each_message(F f) {
   RegisterAnswer registered;
   registered.error = {Reason::bad_argument, "why"};
   registered.pools = {{1, true}, {2, false}};
+  registered.known = {{1, "latent", {8, 1, 1}, 30}};
   f(RegisterReply{1, registered});
   f(LeaseReply{1, Reason::lease_unknown});
   f(Rekeyed{1, true, 2, 3, 4, 5});

@@ -67,6 +67,29 @@ TEST_CASE("the same text is the same namespace, another one is another") {
   CHECK(registry.copy.find_namespace(2) == nullptr);
 }
 
+TEST_CASE("a namespace that is only looked for is not made, and a found one tells its pools") {
+  Registry registry;
+  CHECK(registry.ask(NamespaceAsk{"a", true}).error.reason == Reason::unknown_namespace);
+  CHECK(registry.catalog.namespaces() == 0);
+  CHECK(registry.ask(NamespaceAsk{"a"}).known.empty());
+  registry.ask(pool_ask("kv", kTp8));
+  GroupAsk group;
+  group.name = "g";
+  group.pools = {member("other")};
+  registry.ask(group);
+  for (const bool find_only : {true, false}) {
+    const auto found = registry.ask(NamespaceAsk{"a", find_only});
+    CHECK_FALSE(found.error);
+    REQUIRE(found.known.size() == 2);
+    CHECK(found.known[0].pool == 0);
+    CHECK(found.known[0].name == "kv");
+    CHECK(found.known[0].shards == kTp8);
+    CHECK(found.known[0].object_bytes == 128);
+    CHECK(found.known[1].pool == 1);
+    CHECK(found.known[1].object_bytes == 0);  // no rank has registered it
+  }
+}
+
 TEST_CASE("texts of namespaces have 1 to 4,096 bytes, and there are at most 1,024 of them") {
   Registry registry;
   CHECK(names(registry.ask(NamespaceAsk{""}), "0 bytes; 1 to 4096"));
