@@ -5,6 +5,7 @@
 #include <kvonce/version.hpp>
 
 #include "apps/kvonce/command.hpp"
+#include "apps/kvonce/store_client.hpp"
 
 namespace {
 
@@ -21,16 +22,23 @@ std::string unknown_command(const CLI::App& app, const char* given) {
 
 int main(int argc, char** argv) {
   using namespace kvonce::apps;
-  CLI::App app{"Keeps the KV-cache pages of inference engines once: replays of request traces and benchmarks.", "kvonce"};
+  CLI::App app{"Keeps the KV-cache pages of inference engines once: pages of a store, replays of request traces, benchmarks.", "kvonce"};
   app.set_version_flag(
       "--version", [] { return "kvonce " + kvonce::version(); }, "Version, commit, CAF version, checks on or off");
   app.get_formatter()->column_width(26);
   app.require_subcommand(1);
 
   CommandChoice choice;
+  add_put_command(app, choice);
+  add_get_command(app, choice);
+  add_exists_command(app, choice);
+  add_remove_command(app, choice);
+  add_stat_command(app, choice);
+  add_flush_command(app, choice);
+  add_clear_command(app, choice);
+  add_stop_command(app, choice);
   add_replay_command(app, choice);
   add_bench_commands(app, choice);
-  add_stop_command(app, choice);
   // After the commands, which would inherit it.
   app.footer("kvonce COMMAND --help tells a command's options. Exit status: 0 done, 1 some items failed, 2 usage or I/O.");
 

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/kvonce/stop_store.hpp"
+
+#include <cerrno>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <system_error>
+
+#include <poll.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "runtime/auto_store.hpp"
+
+namespace kvonce::apps {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+std::string system_text(int code) { return std::generic_category().message(code); }
+
+/// Whether the process has the file open, and a lock on it: a number in a file may be of a process that is long gone.
+bool holds_lock(std::uint32_t pid, const std::string& lock_path) {
+  struct stat lock {};
+  if (stat(lock_path.c_str(), &lock) != 0) return false;
+  const fs::path process = fs::path("/proc") / std::to_string(pid);
+  std::error_code code;
+  for (fs::directory_iterator entry(process / "fd", code), end; !code && entry != end; entry.increment(code)) {
+    struct stat found {};
+    if (stat(entry->path().c_str(), &found) != 0 || found.st_dev != lock.st_dev || found.st_ino != lock.st_ino) continue;
+    std::ifstream info(process / "fdinfo" / entry->path().filename());
+    for (std::string line; std::getline(info, line);) {
+      if (line.starts_with("lock:") && line.find("FLOCK") != std::string::npos) return true;
+    }
+  }
+  return false;
+}
+
+std::string program_of(std::uint32_t pid) {
+  std::ifstream in("/proc/" + std::to_string(pid) + "/comm");
+  std::string name;
+  std::getline(in, name);
+  return name;
+}
+
+class ProcessHandle {
+ public:
+  explicit ProcessHandle(std::uint32_t pid) : fd_(static_cast<int>(syscall(SYS_pidfd_open, static_cast<pid_t>(pid), 0U))) {}
+  ~ProcessHandle() {
+    if (fd_ >= 0) close(fd_);
+  }
+  ProcessHandle(const ProcessHandle&) = delete;
+  ProcessHandle& operator=(const ProcessHandle&) = delete;
+  bool open() const { return fd_ >= 0; }
+  bool send(int number) const { return syscall(SYS_pidfd_send_signal, fd_, number, nullptr, 0U) == 0; }
+  bool wait_end(Clock::time_point deadline) const {
+    for (;;) {
+      const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
+      if (left < 0) return false;
+      pollfd wait{fd_, POLLIN, 0};
+      const int ready = poll(&wait, 1, static_cast<int>(left));
+      if (ready > 0) return true;
+      if (ready < 0 && errno != EINTR) return false;
+    }
+  }
+
+ private:
+  int fd_;
+};
+
+}  // namespace
+
+StoppedStore stop_store(const std::string& socket, std::chrono::milliseconds timeout) {
+  StoppedStore result;
+  const runtime::StoreHolder holder = runtime::store_holder(socket);
+  if (!holder.held) return result;
+  result.was_running = true;
+  result.pid = holder.pid;
+  const std::string pid = std::to_string(holder.pid);
+  if (holder.pid == 0) {
+    result.error = socket + ".lock is held, but names no process yet: a store is starting; try again";
+    return result;
+  }
+  // In this order: from here on the handle is of the process that is looked at, whatever becomes of its number.
+  const ProcessHandle process(holder.pid);
+  if (!process.open()) {
+    result.error = "process " + pid + " of " + socket + ".lock cannot be reached: " + system_text(errno) +
+                   " (a store in another container is ended from there)";
+    return result;
+  }
+  if (!holds_lock(holder.pid, socket + ".lock")) {
+    result.error = "process " + pid + " is named by " + socket + ".lock, but does not seem to hold it: a store in another container, or of"
+                   " another user, is ended from there";
+    return result;
+  }
+  if (const std::string name = program_of(holder.pid); name != "kvonced") {
+    result.error = "the store on " + socket + " lies in process " + pid + " (" + name + "), which is no kvonced: end that program itself";
+    return result;
+  }
+  if (!process.send(SIGTERM)) {
+    result.error = "process " + pid + " cannot be signalled: " + system_text(errno);
+    return result;
+  }
+  static_cast<void>(process.send(SIGCONT));  // one that is stopped would never see it
+  if (!process.wait_end(Clock::now() + timeout)) {
+    result.error = "kvonced with pid " + pid + " was told to end, but has not within " + std::to_string(timeout.count()) +
+                   " ms (--timeout): it waits for copies up to its drain-time";
+  }
+  return result;
+}
+
+}  // namespace kvonce::apps
