@@ -131,10 +131,17 @@ std::string play_all(const ReplayPlan& plan, RequestFeed& feed, bool quiet, Repl
   return {};
 }
 
-int run_replay(const ReplayOptions& options, const OutputOptions& output) {
+int run_replay(const ReplayOptions& options, bool capacity_given, const OutputOptions& output) {
   PlannedReplay planned = plan_replay(options);
   if (!planned.plan)
     return tell_error(kCommand, planned.error);
+  if (options.via.starts_with("unix:")) {
+    const auto capacity = store_capacity(*planned.plan);
+    if (!capacity)
+      return tell_error(kCommand, "--via: " + capacity.error.text);
+    if (const std::string wrong = take_store_capacity(*planned.plan, capacity_given, capacity.value); !wrong.empty())
+      return tell_error(kCommand, wrong);
+  }
   const ReplayPlan& plan = *planned.plan;
   for (const ReplaySetup& setup : plan.runs) {
     if (const Error wrong = check_store(plan, setup))
@@ -190,8 +197,12 @@ void add_replay_command(CLI::App& app, CommandChoice& choice) {
   command->add_option("--load", options.load, "Share of hits that all ranks load (default 1)")->option_text("SHARE");
   command->add_option("--verify", options.verify, "Share of loads compared byte by byte (default 1)")->option_text("SHARE");
   command->add_option("--seed", options.seed, "Decides built-in traces and all bytes (default 1)")->option_text("N");
+  command->add_option("--via", options.via, "Store: embedded (default), spawn: a kvonced of its own, unix:PATH")->option_text("WHERE");
   add_output_options(*command, bound->output);
-  command->callback([bound, &choice] { choice.run = [bound] { return run_replay(bound->options, bound->output); }; });
+  command->callback([bound, command, &choice] {
+    const bool capacity_given = command->count("--capacity") != 0;
+    choice.run = [bound, capacity_given] { return run_replay(bound->options, capacity_given, bound->output); };
+  });
 }
 
 }  // namespace kvonce::apps

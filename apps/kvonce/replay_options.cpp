@@ -115,6 +115,12 @@ std::string plan_runs(const ReplayOptions& options, ReplayPlan& plan) {
 
 std::string plan_rest(const ReplayOptions& options, ReplayPlan& plan) {
   plan.trace = options.trace;
+  plan.via = options.via;
+  const bool by_path = plan.via.starts_with("unix:") && plan.via.size() > 5;
+  if (plan.via != "embedded" && plan.via != "spawn" && !by_path)
+    return "--via: \"" + plan.via + "\" is not allowed; allowed are embedded, spawn and unix:PATH";
+  if (by_path && options.policies.size() > 1)
+    return "--policy: the store at " + plan.via + " has one policy, and " + std::to_string(options.policies.size()) + " are asked for";
   if (options.limit != "auto") {
     const auto limit = protocol::parse_u64(options.limit, 1, std::numeric_limits<std::uint64_t>::max());
     if (!limit)
@@ -151,6 +157,25 @@ PlannedReplay plan_replay(const ReplayOptions& options) {
       return {std::nullopt, std::move(error)};
   }
   return {std::move(plan), {}};
+}
+
+std::string take_store_capacity(ReplayPlan& plan, bool wanted, std::uint64_t store_bytes) {
+  std::vector<ReplaySetup> runs;
+  for (ReplaySetup run : plan.runs) {
+    if (wanted && run.capacity_bytes / plan.scale != store_bytes) {
+      return "--capacity: " + protocol::format_bytes(run.capacity_bytes) + " at --scale " + std::to_string(plan.scale) + " is " +
+             protocol::format_bytes(run.capacity_bytes / plan.scale) + ", and the store at " + plan.via + " keeps " +
+             protocol::format_bytes(store_bytes) + ": leave --capacity out";
+    }
+    run.capacity_bytes = store_bytes * plan.scale;
+    if (const std::uint64_t page = plan.full_model.page_bytes(run.keys); run.capacity_bytes < page) {
+      return "--via: the store at " + plan.via + " keeps " + protocol::format_bytes(store_bytes) + ", and one page of " +
+             plan.full_model.name + " with keys " + to_string(run.keys) + " takes " + protocol::format_bytes(page / plan.scale);
+    }
+    runs.push_back(std::move(run));
+  }
+  plan.runs = std::move(runs);
+  return {};
 }
 
 }  // namespace kvonce::apps

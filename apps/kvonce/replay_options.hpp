@@ -24,6 +24,7 @@ struct ReplayOptions {
   std::string load = "1";
   std::string verify = "1";
   std::string seed = "1";
+  std::string via = "embedded";
 };
 
 inline constexpr std::uint64_t kBuiltinRequests = 2'000;
@@ -40,6 +41,7 @@ struct ReplaySetup {
 
 struct ReplayPlan {
   std::string trace;
+  std::string via;  ///< "embedded", "spawn" or "unix:PATH"
   workload::ModelPreset full_model;  ///< trace pages, one range per object, full size
   workload::ModelPreset model;       ///< the same divided by scale: what is really kept
   std::uint64_t scale = 1;
@@ -56,6 +58,10 @@ struct PlannedReplay {
 };
 
 PlannedReplay plan_replay(const ReplayOptions& options);
+
+/// With --via unix:PATH the size of the store is what it is: one capacity, of `store_bytes` (real ones, not scaled). `wanted`: the
+/// options name capacities; then they have to be that one. Empty, or what is wrong.
+std::string take_store_capacity(ReplayPlan& plan, bool wanted, std::uint64_t store_bytes);
 
 const char* to_string(workload::KeyMode keys) noexcept;
 

@@ -174,6 +174,7 @@ std::string replay_json(const ReplayPlan& plan, const ReplayOutcome& outcome) {
   ordered_json out;
   out["trace"] = plan.trace;
   out["seed"] = plan.seed;
+  out["via"] = plan.via;
   out["preset"] = plan.model.name;
   out["ranks"] = plan.model.ranks;
   out["page_tokens"] = plan.model.page_tokens;

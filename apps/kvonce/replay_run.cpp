@@ -5,6 +5,7 @@
 #include <chrono>
 
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include "apps/kvonce/replay_content.hpp"
 #include "storage/slot_shape.hpp"
@@ -81,6 +82,21 @@ RuntimeConfig store_config(const ReplayPlan& plan, const ReplaySetup& setup) {
   return config;
 }
 
+/// Flags of a kvonced that keeps what an embedded store of `config` would.
+std::vector<std::string> store_settings(const RuntimeConfig& config) {
+  const auto number = [](std::uint64_t value) { return std::to_string(value); };
+  return {"--memory",       number(config.arena_bytes),
+          "--capacity",     number(config.capacity_bytes),
+          "--index-pages",  number(config.index_pages),
+          "--partitions",   number(config.partitions),
+          "--policy",       config.policy,
+          "--leased-bytes", number(config.leased_bytes),
+          "--lease-time",   number(static_cast<std::uint64_t>(config.lease_time.count())) + "ms",
+          "--populate",     "no"};
+}
+
+bool by_path(const ReplayPlan& plan) { return plan.via.starts_with("unix:"); }
+
 }  // namespace
 
 bool ReplayFigures::sound() const noexcept {
@@ -96,6 +112,22 @@ Error check_store(const ReplayPlan& plan, const ReplaySetup& setup) {
   return store_config(plan, setup).check();
 }
 
+Result<std::uint64_t> store_capacity(const ReplayPlan& plan) {
+  RuntimeConfig config;
+  config.engine_id = "replay";
+  config.store = plan.via;
+  config.read_only = true;
+  Result<std::uint64_t> result;
+  auto started = Runtime::start(config);
+  if (!started) {
+    result.error = started.error;
+    return result;
+  }
+  result.value = started.value->stats().capacity_bytes;
+  if (result.value == 0) result.error = {Reason::store_lost, "the store at " + plan.via + " does not answer"};
+  return result;
+}
+
 ReplayRun::ReplayRun(const ReplayPlan& plan, const ReplaySetup& setup) : plan_(plan), setup_(setup) {
   started_seconds_ = wall_seconds();
   started_cpu_seconds_ = cpu_seconds();
@@ -105,6 +137,9 @@ ReplayRun::ReplayRun(const ReplayPlan& plan, const ReplaySetup& setup) : plan_(p
 ReplayRun::~ReplayRun() {
   for (RankSide& side : ranks_)
     side.rank.reset();
+  // The next pass, or whoever uses that store, has its room again.
+  if (runtime_ == nullptr || !by_path(plan_)) return;
+  if (const auto removed = runtime_->remove_namespace(ns_)) removed.value->wait();
 }
 
 bool ReplayRun::fail(std::string_view what, const Error& error) {
@@ -113,14 +148,30 @@ bool ReplayRun::fail(std::string_view what, const Error& error) {
 }
 
 bool ReplayRun::start() {
-  const RuntimeConfig config = store_config(plan_, setup_);
+  RuntimeConfig config = store_config(plan_, setup_);
+  if (plan_.via == "spawn") {
+    auto spawned = SpawnedStore::start(store_settings(config));
+    if (!spawned.store)
+      return fail("the store does not start", {Reason::store_lost, spawned.error});
+    spawned_ = std::move(spawned.store);
+    config.store = spawned_->address();
+  } else if (by_path(plan_)) {
+    config.store = plan_.via;
+  }
   auto started = Runtime::start(config);
   if (!started)
     return fail("the store does not start", started.error);
   runtime_ = std::move(*started);
-  auto ns = runtime_->open_namespace(plan_.model.name + ", 512-token pages, 1/" + std::to_string(plan_.scale));
+  std::string text = plan_.model.name + ", 512-token pages, 1/" + std::to_string(plan_.scale);
+  // In a store that others use, too, every pass has a namespace of its own: that of an earlier one would be hit.
+  if (by_path(plan_))
+    text += ", replay " + std::to_string(getpid()) + '.' + std::to_string(std::chrono::system_clock::now().time_since_epoch().count());
+  auto ns = runtime_->open_namespace(text);
   if (!ns)
     return fail("the namespace", ns.error);
+  ns_ = *ns;
+  if (by_path(plan_))
+    before_ = runtime_->stats();
 
   GroupSpec spec;
   spec.name = plan_.model.name;
@@ -380,18 +431,18 @@ bool ReplayRun::put_chunk(std::span<const std::uint64_t> pages, std::uint32_t fi
 ReplayFigures ReplayRun::figures() const {
   ReplayFigures out = figures_;
   out.seconds = wall_seconds() - started_seconds_;
-  out.cpu_seconds = cpu_seconds() - started_cpu_seconds_;
+  out.cpu_seconds = cpu_seconds() - started_cpu_seconds_ + (spawned_ ? spawned_->cpu_seconds() : 0);
   for (const RankSide& side : ranks_) {
     out.moved_bytes_by_rank.push_back(side.rank->moved_bytes());
     out.moved_bytes += out.moved_bytes_by_rank.back();
   }
   if (runtime_ != nullptr) {
     const Stats stats = runtime_->stats();
-    out.stored_bytes = stats.stored_bytes;
-    out.kept_bytes = stats.payload_bytes_now;
-    out.evicted_bytes = stats.evicted_bytes;
-    out.conflicts = stats.conflicts;
-    out.demotions = stats.demotions;
+    out.stored_bytes = stats.stored_bytes - before_.stored_bytes;
+    out.kept_bytes = stats.payload_bytes_now - std::min(before_.payload_bytes_now, stats.payload_bytes_now);
+    out.evicted_bytes = stats.evicted_bytes - before_.evicted_bytes;
+    out.conflicts = stats.conflicts - before_.conflicts;
+    out.demotions = stats.demotions - before_.demotions;
   }
   return out;
 }

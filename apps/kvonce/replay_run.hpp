@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One pass of a replay: a fresh embedded store, all ranks of one engine, and requests played through them one after the other.
+// One pass of a replay: a store (embedded, a daemon of its own, or one that runs), all ranks of one engine, and requests played through them one after the other.
 // The order is the trace's and nothing overlaps: two requests at once would change which one finds what.
 #pragma once
 
@@ -15,6 +15,7 @@
 
 #include "apps/kvonce/replay_options.hpp"
 #include "apps/kvonce/replay_rows.hpp"
+#include "apps/kvonce/spawned_store.hpp"
 #include "apps/workload/trace_source.hpp"
 
 namespace kvonce::apps {
@@ -41,7 +42,7 @@ struct ReplayFigures {
   std::uint64_t conflicts = 0;
   std::uint64_t demotions = 0;
   double seconds = 0;
-  double cpu_seconds = 0;  ///< of the whole process: engine side, store and checks
+  double cpu_seconds = 0;  ///< engine side, checks, and the store where it is embedded or spawned
 
   double hit_rate() const noexcept {
     return input_tokens == 0 ? 0 : 100.0 * static_cast<double>(hit_tokens) / static_cast<double>(input_tokens);
@@ -52,6 +53,9 @@ struct ReplayFigures {
 
 /// Whether a store can be set up so, before anything is started.
 Error check_store(const ReplayPlan& plan, const ReplaySetup& setup);
+
+/// Payload that the store at plan.via ("unix:PATH") keeps.
+Result<std::uint64_t> store_capacity(const ReplayPlan& plan);
 
 class ReplayRun {
  public:
@@ -100,6 +104,9 @@ class ReplayRun {
   std::vector<PageHash> hashes_;              // of the request at hand
   std::vector<std::uint8_t> verified_ranks_;  // of the request at hand
   GroupHandle group_;
+  NamespaceHandle ns_;
+  Stats before_;  // of a store that had a life before this pass
+  std::unique_ptr<SpawnedStore> spawned_;
   // The rows come before the runtime that reads and writes them, so that they go after it.
   std::vector<RankSide> ranks_;
   std::unique_ptr<Runtime> runtime_;
