@@ -23,6 +23,8 @@ int main(int argc, char** argv) {
   // An engine has descriptors that exec would pass on, ignores signals and blocks others: none of it may reach the store.
   int inherited[2];
   if (pipe(inherited) != 0) return 2;
+  const int kept = fcntl(inherited[1], F_DUPFD, 50);  // out of the way of the few that the store is given
+  close(inherited[1]);
   std::signal(SIGHUP, SIG_IGN);
   sigset_t blocked;
   sigemptyset(&blocked);
@@ -40,7 +42,7 @@ int main(int argc, char** argv) {
   if (argc > 2) config.kvonced_path = argv[2];
   const auto store = kvonce::runtime::find_or_start_store(config);
 
-  close(inherited[1]);
+  close(kept);
   fcntl(inherited[0], F_SETFL, O_NONBLOCK);
   const bool alone = read(inherited[0], ignored, 1) == 0;  // the end: nobody else has the other end
   const bool childless = waitpid(-1, nullptr, WNOHANG) < 0 && errno == ECHILD;
