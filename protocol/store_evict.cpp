@@ -149,7 +149,8 @@ void StoreCore::Impl::free_zombies(RecordId record) {
 
 void StoreCore::Impl::free_slot(const storage::Slot& slot, const storage::SlotShape& shape) {
   // The index lies in memory that others can reach: nothing is stamped where no slot of this shape can be.
-  if (!shape.pieces(slot.view()) || !allocator.free(slot)) return;
+  const bool fits = slot.count == 1 ? slot.extents[0].bytes == shape.slot_bytes() : shape.pieces(slot.view()).has_value();
+  if (!fits || !allocator.free(slot)) return;
   stamp_slot(header_of(slot, shape), 0, slot_incarnation, SlotState::free, 0, 0);
 }
 
