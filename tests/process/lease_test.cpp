@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Leases between processes.
+#include "tests/process/fleet.hpp"
+
+#include <memory>
+
+namespace kvonce::process_test {
+
+TEST_CASE("a lease that one process has taken is used by another of its engine, and by nobody else") {
+  for (const std::string partitions : {"1", "4"}) {
+    CAPTURE(partitions);
+    const Folder folder;
+    const Daemon daemon(folder, {"--partitions", partitions, "--engine-grace", "200ms"});
+    Rank scheduler(folder, "engine=one ro=1", "of=2 rank=0");
+    Rank worker(folder, "engine=one", "of=2 rank=1");
+    Rank stranger(folder, "engine=two", "");
+    CHECK(worker.ask("put count=16 chain=1")["stored"] == 16);
+    const Answer found = scheduler.ask("lookup count=16 chain=1 lease=3600000");
+    REQUIRE(found["pages"] == 16);
+    const std::string load = "load count=16 chain=1 lease=" + found.fields.at("lease");
+    CHECK(worker.ask(load)["good"] == 16);
+    const Answer refused = stranger.ask(load);
+    CHECK(refused["good"] == 0);
+    CHECK(refused.fields.at("reason") == "lease_unknown");
+    // To let go of what one does not have is no error, and changes nothing.
+    stranger.ask("release lease=" + found.fields.at("lease"));
+    CHECK(stranger.ask("stats")["leases"] == 1);
+
+    // The taker dies; its engine lives on in the other process.
+    scheduler.kill9();
+    CHECK(eventually([&] { return worker.ask("clients")["count"] == 2; }));
+    // More than the grace: the engine still has a connection.
+    for (int chain = 100; chain < 140; ++chain)
+      CHECK(stranger.ask("put count=32 row=0 chain=" + std::to_string(chain))["good"] == 32);
+    CHECK(stranger.ask("stats")["evicted"] > 0);
+    CHECK(worker.ask(load)["good"] == 16);
+    CHECK(worker.ask("stats")["leases"] == 1);
+    // The engine's last connection ends.
+    worker.kill9();
+    CHECK(eventually([&] { return stranger.ask("stats")["leases"] == 0; }));
+    // A process that comes under its name has no use for it any more.
+    Rank heir(folder, "engine=one", "of=2 rank=1");
+    CHECK(heir.ask(load)["good"] == 0);
+  }
+}
+
+TEST_CASE("an engine that comes back within the grace finds its leases") {
+  const Folder folder;
+  const Daemon daemon(folder, {"--engine-grace", "10m"});
+  auto rank = std::make_unique<Rank>(folder, "engine=one", "");
+  CHECK(rank->ask("put count=8 chain=1")["stored"] == 8);
+  const Answer found = rank->ask("lookup count=8 chain=1 lease=3600000");
+  rank->kill9();
+  rank = std::make_unique<Rank>(folder, "engine=one", "");
+  CHECK(rank->ask("load count=8 chain=1 lease=" + found.fields.at("lease"))["good"] == 8);
+}
+
+TEST_CASE("an engine that holds leases for ever has its share of the store, and the others have theirs") {
+  const Folder folder;
+  const Daemon daemon(folder);
+  Rank hoarder(folder, "engine=hoarder", "");
+  Rank other(folder, "engine=other", "");
+  // Everything that it can get, without end.
+  int kept = 0;
+  for (int chain = 1; chain <= 60; ++chain) {
+    CHECK(hoarder.ask("put count=32 chain=" + std::to_string(chain))["good"] == 32);
+    const Answer found = hoarder.ask("lookup count=32 lease=3600000 chain=" + std::to_string(chain));
+    kept += found["pages"] == 32 ? 1 : 0;
+    if (found["pages"] < 32) CHECK_MESSAGE(found.fields.at("reason") == "busy", found.text);
+  }
+  CHECK(kept > 0);
+  CHECK(kept < 60);
+  const Answer stats = other.ask("stats");
+  CHECK(stats["leased_bytes"] > 0);
+  CHECK(stats["leased_bytes"] <= stats["arena"] / 2);
+  for (int chain = 1'000; chain < 1'020; ++chain) {
+    const std::string what = "count=32 chain=" + std::to_string(chain);
+    const Answer put = other.ask("put " + what);
+    CHECK_MESSAGE(put["good"] == 32, put.text);
+    CHECK(other.load_back(what) == 32);
+  }
+}
+
+}  // namespace kvonce::process_test
