@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <set>
+#include <system_error>
 #include <thread>
 
 #include <unistd.h>
@@ -51,6 +53,9 @@ std::string find_store(const StoreOptions& options, std::string& store, std::str
            " is starting or ending it; try again";
   }
   if (access(socket.c_str(), F_OK) == 0 && access(socket.c_str(), R_OK | W_OK) != 0) return {};  // it is told why by who connects
+  std::error_code code;
+  if (const auto status = std::filesystem::status(socket, code); std::filesystem::exists(status) && !std::filesystem::is_socket(status))
+    return "--store: " + socket + " is no socket";
   const bool own = options.store.empty();
   return "no store runs on " + address + "; start one with " +
          (own ? std::string("kvonced, or give --store auto") : "kvonced --socket " + socket);
