@@ -24,7 +24,7 @@ using Json = nlohmann::json;
 // The folder for temporary files of one test: empty again at its end, and no process is left that was started with it.
 class Place {
  public:
-  Place() : path_((fs::temp_directory_path() / "kvonce-via-XXXXXX").string()) {
+  explicit Place(const fs::path& parent = fs::temp_directory_path()) : path_((parent / "kvonce-via-XXXXXX").string()) {
     REQUIRE(mkdtemp(path_.data()) != nullptr);
     if (const char* const before = std::getenv("TMPDIR")) before_ = before;
     setenv("TMPDIR", path_.c_str(), 1);
@@ -57,7 +57,7 @@ class Place {
   std::string before_;
 };
 
-Json done(const std::vector<std::string>& arguments) {
+Json run_to_end(const std::vector<std::string>& arguments) {
   const ProgramResult result = run_program(arguments);
   CHECK_MESSAGE(result.exit_status == 0, result.err);
   CHECK(result.err == "");
@@ -76,9 +76,10 @@ std::uint64_t sum_of(const Json& counts) {
 
 TEST_CASE("rank processes that put the same pages move each byte once, whatever the order") {
   const Place place;
-  for (const char* depth : {"1", "4"}) {
-    const Json r = done({"bench", "put", "--via", "spawn", "--ranks", "3", "--pages", "203", "--page-bytes", "5000", "--batch", "20", "--depth",
-                         depth, "--repeat", "2", "--expect-path", "shm", "--limit-time", "20ms", "--json"});
+  for (const std::string depth : {"1", "4"}) {
+    const bool limit = depth == "1";
+    const Json r = run_to_end({"bench", "put", "--via", "spawn", "--ranks", "3", "--pages", "203", "--page-bytes", "5000", "--batch", "20", "--depth",
+                         depth, "--repeat", "2", "--expect-path", "shm", "--limit-time", limit ? "20ms" : "0ms", "--json"});
     REQUIRE(r["runs"].size() == 2);
     for (const Json& run : r["runs"]) {
       CHECK(run["unique_bytes"] == 203 * 5'000);
@@ -92,9 +93,9 @@ TEST_CASE("rank processes that put the same pages move each byte once, whatever 
       CHECK(sum_of(run["verdicts"]) == 3 * 203);
       CHECK(run["verified"] == true);
       CHECK(run["path"] == "shm");
-      CHECK(run["ratio_to_copy_limit"] > 0);
+      if (limit) CHECK(run["ratio_to_copy_limit"] > 0);
       CHECK(run["copy_limit"]["memory"] == "into shared memory");
-      CHECK(run["copy_limit"]["private_memory_gib_per_s"] > 0);
+      if (limit) CHECK(run["copy_limit"]["private_memory_gib_per_s"] > 0);
       for (const char* who : {"ranks", "store"}) CHECK(run["cpu_us_per_unique_page_of"][who] > 0);
       for (const char* name : {"seconds", "cpu_seconds", "unique_pages_per_s", "cpu_us_per_unique_page", "keys_per_s"}) CHECK(run[name] > 0);
       for (const char* name : {"p50", "p99", "max"}) CHECK(run["ack_us"][name] > 0);
@@ -105,7 +106,7 @@ TEST_CASE("rank processes that put the same pages move each byte once, whatever 
 
 TEST_CASE("rank processes in lock step share the work") {
   const Place place;
-  const Json r = done({"bench", "put", "--via", "spawn", "--ranks", "2", "--pages", "64", "--page-bytes", "4KiB", "--batch", "8", "--lockstep", "--limit-time", "0ms", "--json"});
+  const Json r = run_to_end({"bench", "put", "--via", "spawn", "--ranks", "2", "--pages", "64", "--page-bytes", "4KiB", "--batch", "8", "--lockstep", "--limit-time", "0ms", "--json"});
   CHECK(r["moved_bytes"] == r["unique_bytes"]);
   CHECK(r["verified"] == true);
   place.check_nothing_left();
@@ -113,7 +114,7 @@ TEST_CASE("rank processes in lock step share the work") {
 
 TEST_CASE("rank processes load every page with a lease that another process took") {
   const Place place;
-  const Json r = done({"bench", "get", "--via", "spawn", "--ranks", "2", "--pages", "203", "--page-bytes", "5000", "--batch", "20", "--depth", "2",
+  const Json r = run_to_end({"bench", "get", "--via", "spawn", "--ranks", "2", "--pages", "203", "--page-bytes", "5000", "--batch", "20", "--depth", "2",
                        "--repeat", "2", "--limit-time", "0ms", "--json"});
   CHECK(r["asked_bytes"] == 2 * 203 * 5'000);
   CHECK(r["loaded_bytes"] == r["asked_bytes"]);
@@ -125,15 +126,15 @@ TEST_CASE("rank processes load every page with a lease that another process took
 
 TEST_CASE("exists, lookup and idle go through a store of another process") {
   const Place place;
-  const Json exists = done({"bench", "exists", "--via", "spawn", "--ranks", "2", "--pages", "5000", "--operations", "1000", "--json"});
+  const Json exists = run_to_end({"bench", "exists", "--via", "spawn", "--ranks", "2", "--pages", "5000", "--operations", "1000", "--json"});
   CHECK(exists["asked_keys"] == 2 * 896);  // whole batches of 128
   CHECK(exists["found_keys"] == exists["asked_keys"]);
   CHECK(exists["false_hits"] == 0);
   const Json lookup =
-      done({"bench", "lookup", "--via", "spawn", "--ranks", "2", "--pages", "200", "--checkpoint-pages", "16", "--operations", "5", "--json"});
+      run_to_end({"bench", "lookup", "--via", "spawn", "--ranks", "2", "--pages", "200", "--checkpoint-pages", "16", "--operations", "5", "--json"});
   CHECK(lookup["restorable_pages"] == 192);
   CHECK(lookup["path"] == "shm");
-  const Json idle = done({"bench", "idle", "--via", "spawn", "--ranks", "2", "--time", "50ms", "--json"});
+  const Json idle = run_to_end({"bench", "idle", "--via", "spawn", "--ranks", "2", "--time", "50ms", "--json"});
   CHECK(idle["pools"] == 2);
   CHECK(idle["seconds"] >= 0.05);
   CHECK(idle.contains("clients_cpu_percent"));
@@ -142,7 +143,7 @@ TEST_CASE("exists, lookup and idle go through a store of another process") {
 
 TEST_CASE("writers that are killed in the middle of a copy lose nothing for the others") {
   const Place place;
-  const Json r = done({"bench", "coalesce", "--ranks", "3", "--pages", "3", "--page-bytes", "512KiB", "--rounds", "3", "--kills", "5", "--json"});
+  const Json r = run_to_end({"bench", "coalesce", "--ranks", "3", "--pages", "3", "--page-bytes", "512KiB", "--rounds", "3", "--kills", "5", "--json"});
   CHECK(r["kills"] == 5);
   CHECK(r["kills_in_grant"] == 5);
   CHECK(r["promotions"] >= 5);
@@ -162,8 +163,9 @@ TEST_CASE("writers that are killed in the middle of a copy lose nothing for the 
 }
 
 TEST_CASE("a store that ends in order has all its pages back") {
-  const Place place;
-  const Json r = done({"bench", "restart", "--pages", "300", "--page-bytes", "20000", "--folder", place.path(), "--json"});
+  if (!fs::is_directory("/dev/shm")) return;  // an arena's file must be on tmpfs
+  const Place place("/dev/shm");
+  const Json r = run_to_end({"bench", "restart", "--pages", "300", "--page-bytes", "20000", "--folder", place.path(), "--json"});
   CHECK(r["pages_back"] == 300);
   CHECK(r["wrong_pages"] == 0);
   CHECK(r["objects_back"] == r["objects_before"]);

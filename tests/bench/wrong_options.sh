@@ -48,6 +48,6 @@ refused --rounds coalesce --rounds 0
 refused --ranks coalesce --ranks 1
 refused --page-bytes coalesce --kills 1 --page-bytes 4KiB
 refused --repeat coalesce --repeat 2
-refused --folder restart --pages 16 --folder /proc
+refused /proc restart --pages 16 --folder /proc
 refused subcommand nothing
 exit "$failed"
