@@ -97,7 +97,8 @@ void ClientSessions::closed(const std::shared_ptr<transport::Link>& link) {
 }
 
 void ClientSessions::gone(const std::shared_ptr<transport::Link>& link) {
-  if (const auto session = std::static_pointer_cast<Session>(link->user)) tell_all(messages::ClientFenced{session->client});
+  // It has left already; now it neither writes nor reads any more.
+  if (const auto session = std::static_pointer_cast<Session>(link->user)) tell_all(messages::ClientGone{session->client, true});
 }
 
 void ClientSessions::tell_ending() {

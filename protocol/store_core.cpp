@@ -238,7 +238,10 @@ void StoreCore::client_left(ClientId client, bool fenced, Time now, StoreActions
   Impl& s = *impl_;
   for (std::uint32_t slot = 0; slot < s.senders.size(); ++slot)
     if (s.senders[slot].in_use && s.senders[slot].client == client) s.drop_sender(slot, fenced, now, out);
-  if (fenced) client_fenced(client, now, out);
+  if (fenced) {
+    s.end_loads(client, out);
+    client_fenced(client, now, out);
+  }
   const auto found = s.clients.find(client);
   if (found != s.clients.end()) {
     Engine& e = s.engines[found->second];

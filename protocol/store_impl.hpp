@@ -174,6 +174,7 @@ struct Lease {
     SenderId sender = 0;
     std::uint64_t load = 0;
     Time deadline = 0;
+    ClientId client = 0;  // 0: of an earlier life
   };
   std::vector<Load> loads;
 };
@@ -394,6 +395,9 @@ struct StoreCore::Impl {
   void drop_lease(const LeaseId& id, StoreActions& out);  // gives the pins back
   void load_begin(const LoadBegin& begin, Time now, StoreActions& out);
   void load_end(const LoadEnd& end, StoreActions& out);
+  /// Of a client whose process is gone: nobody reads for them any more.
+  void end_loads(ClientId client, StoreActions& out);
+  void loads_ended(const LeaseId& id, Lease& lease, StoreActions& out);
   void scan_leases(Time now, StoreActions& out);
   LeaseId new_lease_id();
 

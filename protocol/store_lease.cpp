@@ -159,7 +159,9 @@ void StoreCore::Impl::load_begin(const LoadBegin& begin, Time now, StoreActions&
   } else {
     // From here on the load's own deadline counts, not the lease's.
     begun.leased_pages = found->second.stop;
-    found->second.loads.push_back({begin.sender, begin.load, now + begin.time_left});
+    const std::uint32_t sender = slot_of(begin.sender);
+    found->second.loads.push_back({begin.sender, begin.load, now + std::min(begin.time_left, config.lease_time_max),
+                                   sender == kNone ? ClientId{0} : senders[sender].client});
   }
   out.loads.push_back({begin.sender, begun});
 }
@@ -167,15 +169,25 @@ void StoreCore::Impl::load_begin(const LoadBegin& begin, Time now, StoreActions&
 void StoreCore::Impl::load_end(const LoadEnd& end, StoreActions& out) {
   const auto found = leases.find(end.lease);
   if (found == leases.end()) return;
-  Lease& lease = found->second;
-  std::erase_if(lease.loads, [&](const Lease::Load& load) { return load.sender == end.sender && load.load == end.load; });
+  std::erase_if(found->second.loads, [&](const Lease::Load& load) { return load.sender == end.sender && load.load == end.load; });
+  loads_ended(end.lease, found->second, out);
+}
+
+void StoreCore::Impl::loads_ended(const LeaseId& id, Lease& lease, StoreActions& out) {
   if (!lease.loads.empty()) return;
-  if (lease.ended) return drop_lease(end.lease, out);
+  if (lease.ended) return drop_lease(id, out);
   if (lease.narrowed_to != 0) {
     const std::uint32_t stop = lease.narrowed_to;
     lease.narrowed_to = 0;
-    narrow(LeaseCall{end.lease, lease.engine, stop}, out);
+    narrow(LeaseCall{id, lease.engine, stop}, out);
   }
+}
+
+void StoreCore::Impl::end_loads(ClientId client, StoreActions& out) {
+  std::vector<LeaseId> touched;
+  for (auto& [id, lease] : leases)
+    if (std::erase_if(lease.loads, [&](const Lease::Load& load) { return load.client == client; }) != 0) touched.push_back(id);
+  for (const LeaseId& id : touched) loads_ended(id, leases.find(id)->second, out);
 }
 
 void StoreCore::Impl::scan_leases(Time now, StoreActions& out) {

@@ -45,6 +45,25 @@ TEST_CASE("a lease that one process has taken is used by another of its engine, 
   }
 }
 
+TEST_CASE("a process that is killed in the middle of a load pins nothing any more") {
+  for (const std::string partitions : {"1", "4"}) {
+    CAPTURE(partitions);
+    const Folder folder;
+    const Daemon daemon(folder, {"--partitions", partitions, "--engine-grace", "0"});
+    Rank writer(folder, "engine=writer", "bytes=262144");
+    Rank reader(folder, "engine=reader ro=1", "bytes=262144");
+    CHECK(writer.ask("put count=8 chain=1")["stored"] == 8);
+    const Answer found = reader.ask("lookup count=8 chain=1 lease=3600000");
+    REQUIRE(found["pages"] == 8);
+    reader.ask("begin_load count=8 chain=1 timeout=3600000 hold_row=0 hold_at=70000 lease=" + found.fields.at("lease"));
+    REQUIRE(reader.ask("held").error.empty());
+    CHECK(writer.ask("stats")["leases"] == 1);
+    reader.kill9();
+    CHECK(eventually([&] { return writer.ask("stats")["leases"] == 0; }));
+    CHECK(writer.ask("stats")["leased_bytes"] == 0);
+  }
+}
+
 TEST_CASE("an engine that comes back within the grace finds its leases") {
   const Folder folder;
   const Daemon daemon(folder, {"--engine-grace", "10m"});
