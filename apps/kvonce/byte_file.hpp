@@ -17,6 +17,8 @@ class ByteFile {
   /// Looks at its size; what has none (a pipe) is read here. Empty, or what is wrong with it.
   std::string open(const std::string& path);
   const std::string& path() const { return path_; }
+  /// For people.
+  std::string name() const { return path_ == "-" ? "standard input" : path_; }
   std::uint64_t bytes() const { return bytes_; }
   /// Fills `to`, which has room for bytes(). Empty, or what is wrong: also that its size has changed.
   std::string read(std::byte* to) const;

@@ -55,7 +55,8 @@ int tell_got(const StoreClient& client, const GetOptions& options, const PageKey
   } else if (!found) {
     tell_error(kCommand, key.given + " is not there: " + sentence(got.reason));
   } else if (!options.output.empty() && options.output != "-") {
-    std::printf("%s: %s B, verified, in %s\n", key.given.c_str(), protocol::format_count(got.bytes).c_str(), options.output.c_str());
+    std::printf("%s: %s B, verified, in %s\n", key.given.c_str(), protocol::format_count(got.bytes).c_str(),
+                options.output.c_str());
   }
   return status;
 }
@@ -70,8 +71,8 @@ Got get_page(StoreClient& client, const GetOptions& options, const PageKey& key)
   if (known == nullptr || known->object_bytes == 0) {
     for (const KnownPool& pool : pools.value) {
       if (pool.name != options.pool || pool.shards.count() == 1) continue;
-      return {"pool \"" + pool.name + "\" of namespace \"" + options.store.ns + "\" lies in " + std::to_string(pool.shards.count()) +
-                  " shards: get reads what put has written; stat tells of others",
+      return {"pool \"" + pool.name + "\" of namespace \"" + options.store.ns + "\" lies in " +
+                  std::to_string(pool.shards.count()) + " shards: get reads what put has written; stat tells of others",
               {},
               0};
     }
@@ -98,7 +99,8 @@ Got get_page(StoreClient& client, const GetOptions& options, const PageKey& key)
 int run_get(const GetOptions& options) {
   const ParsedKeys keys = parse_keys({options.page});
   if (!keys.error.empty()) return tell_error(kCommand, keys.error);
-  if (options.store.output.format == OutputFormat::json && !options.store.output.quiet && (options.output.empty() || options.output == "-"))
+  if (options.store.output.format == OutputFormat::json && !options.store.output.quiet &&
+      (options.output.empty() || options.output == "-"))
     return tell_error(kCommand, "--json: the bytes go to standard output already; give them a file with -o");
   const auto opened = StoreClient::open(options.store, StoreClient::Use::read);
   if (!opened.client) return tell_error(kCommand, opened.error);

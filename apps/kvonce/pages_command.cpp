@@ -17,9 +17,9 @@ using protocol::format_count;
 struct PagesOptions {
   StoreOptions store;
   std::vector<std::string> pages;
-  std::string pool;           // exists; empty: any
+  std::string pool;              // exists; empty: any
   bool whole_namespace = false;  // rm
-  bool yes = false;           // clear
+  bool yes = false;              // clear
   std::string level = "memory";  // flush
 };
 
@@ -39,8 +39,8 @@ FoundPages find_pages(const Runtime& runtime, NamespaceHandle ns, const std::vec
       return out;
     }
     const auto& objects = stat.value.objects;
-    const bool found =
-        std::any_of(objects.begin(), objects.end(), [&](const PageStat::Object& object) { return pool.empty() || object.pool == pool; });
+    const bool found = std::any_of(objects.begin(), objects.end(),
+                                   [&](const PageStat::Object& object) { return pool.empty() || object.pool == pool; });
     out.found.push_back(found);
     out.count += found ? 1 : 0;
   }
@@ -94,8 +94,8 @@ int run_exists(const PagesOptions& options) {
 }
 
 /// "unknown namespace" and no removed objects are told alike in both forms.
-int tell_removed(const StoreClient& client, const PagesOptions& options, bool known, std::uint64_t objects, const ParsedKeys& parsed,
-                 const FoundPages& pages) {
+int tell_removed(const StoreClient& client, const PagesOptions& options, bool known, std::uint64_t objects,
+                 const ParsedKeys& parsed, const FoundPages& pages) {
   const bool complete = options.whole_namespace ? known : pages.count == parsed.keys.size();
   if (!options.store.output.quiet && options.store.output.format == OutputFormat::json) {
     ordered_json out{{"store", client.address()}, {"namespace", options.store.ns}, {"removed_objects", objects}};
@@ -107,7 +107,8 @@ int tell_removed(const StoreClient& client, const PagesOptions& options, bool kn
   } else if (!options.store.output.quiet) {
     for (std::size_t i = 0; i < parsed.keys.size(); ++i)
       std::printf("%s: %s\n", parsed.keys[i].given.c_str(), pages.found[i] ? "removed" : "not there");
-    if (options.whole_namespace && known) std::printf("%s objects of \"%s\" removed\n", format_count(objects).c_str(), options.store.ns.c_str());
+    if (options.whole_namespace && known)
+      std::printf("%s objects of \"%s\" removed\n", format_count(objects).c_str(), options.store.ns.c_str());
     if (options.whole_namespace && !known) std::printf("there is no namespace \"%s\"\n", options.store.ns.c_str());
   }
   return complete ? kExitDone : kExitSomeFailed;
@@ -119,7 +120,8 @@ int run_remove(const PagesOptions& options) {
   const ParsedKeys parsed = parse_keys(options.pages);
   if (!parsed.error.empty()) return tell_error("rm", parsed.error);
   if (parsed.keys.size() > kMaxBatchItems) {
-    return tell_error("rm", format_count(parsed.keys.size()) + " pages; allowed are at most " + format_count(kMaxBatchItems) + " at a time");
+    return tell_error(
+        "rm", format_count(parsed.keys.size()) + " pages; allowed are at most " + format_count(kMaxBatchItems) + " at a time");
   }
   const auto opened = StoreClient::open(options.store, StoreClient::Use::write);
   if (!opened.client) return tell_error("rm", opened.error);

@@ -67,8 +67,8 @@ std::string find_work(const PutOptionsGiven& options, Work& work) {
     const ByteFile& first = work.files.front();
     const ByteFile& file = work.files.back();
     if (file.bytes() != first.bytes()) {
-      return path + " has " + protocol::format_count(file.bytes()) + " B and " + first.path() + " " + protocol::format_count(first.bytes()) +
-             " B: all objects of a pool have one size; put others into another --pool";
+      return file.name() + " has " + protocol::format_count(file.bytes()) + " B and " + first.name() + " " +
+             protocol::format_count(first.bytes()) + " B: all objects of a pool have one size; put others into another --pool";
     }
   }
   work.object_bytes = work.files.front().bytes();
@@ -150,11 +150,12 @@ std::string put_all(StoreClient& client, const PutOptionsGiven& options, Work& w
   if (!pools) return pools.error.text;
   if (const KnownPool* known = find_shell_pool(pools.value, options.pool);
       known != nullptr && known->object_bytes != 0 && known->object_bytes != work.object_bytes) {
-    return work.files.front().path() + " has " + protocol::format_count(work.object_bytes) + " B, and objects of pool \"" + options.pool +
-           "\" in namespace \"" + options.store.ns + "\" have " + protocol::format_count(known->object_bytes) +
+    return work.files.front().name() + " has " + protocol::format_count(work.object_bytes) + " B, and objects of pool \"" +
+           options.pool + "\" in namespace \"" + options.store.ns + "\" have " + protocol::format_count(known->object_bytes) +
            " B: give another --pool or --namespace";
   }
-  const std::uint64_t rows = std::clamp<std::uint64_t>(kRowBytes / work.object_bytes, 1, std::min<std::uint64_t>(work.keys.size(), kRowsMost));
+  const std::uint64_t rows =
+      std::clamp<std::uint64_t>(kRowBytes / work.object_bytes, 1, std::min<std::uint64_t>(work.keys.size(), kRowsMost));
   ShellPool pool(client, ns.value, options.pool, work.object_bytes, rows + 1);
   if (pool.error()) return pool.error().text;
   for (std::size_t first = 0; first < work.keys.size(); first += rows) {
@@ -185,7 +186,8 @@ void tell(const StoreClient& client, const PutOptionsGiven& options, const Work&
                                {"namespace", options.store.ns},
                                {"pool", options.pool},
                                {"object_bytes", work.object_bytes}};
-    for (std::size_t v = 1; v < kVerdictCount; ++v) out["verdicts"][std::string(kvonce::to_string(static_cast<Verdict>(v)))] = verdicts[v];
+    for (std::size_t v = 1; v < kVerdictCount; ++v)
+      out["verdicts"][std::string(kvonce::to_string(static_cast<Verdict>(v)))] = verdicts[v];
     out["differing"] = differs;
     out["pages"] = nlohmann::ordered_json::array();
     for (std::size_t i = 0; i < work.keys.size(); ++i) {
@@ -206,8 +208,9 @@ void tell(const StoreClient& client, const PutOptionsGiven& options, const Work&
     const Outcome& outcome = work.outcomes[i];
     std::string line = work.keys[i].given + ": " + std::string(kvonce::to_string(outcome.verdict));
     if (outcome.reason != Reason::none) line += " (" + std::string(kvonce::to_string(outcome.reason)) + ")";
-    if (outcome.read_back == ReadBack::same) line += ", " + protocol::format_count(work.object_bytes) + " B read back and compared";
-    if (outcome.read_back == ReadBack::differs) line += ", but what the store has differs from " + work.files[i].path();
+    if (outcome.read_back == ReadBack::same)
+      line += ", " + protocol::format_count(work.object_bytes) + " B read back and compared";
+    if (outcome.read_back == ReadBack::differs) line += ", but what the store has differs from " + work.files[i].name();
     if (outcome.not_read != Reason::none) line += ", not read back (" + std::string(kvonce::to_string(outcome.not_read)) + ")";
     std::printf("%s\n", line.c_str());
   }
@@ -220,7 +223,8 @@ int run_put(const PutOptionsGiven& options) {
   if (!opened.client) return tell_error(kCommand, opened.error);
   if (const std::string wrong = put_all(*opened.client, options, work); !wrong.empty()) return tell_error(kCommand, wrong);
   if (!options.store.output.quiet) tell(*opened.client, options, work);
-  const bool done = std::all_of(work.outcomes.begin(), work.outcomes.end(), [](const Outcome& outcome) { return outcome.done(); });
+  const bool done =
+      std::all_of(work.outcomes.begin(), work.outcomes.end(), [](const Outcome& outcome) { return outcome.done(); });
   return done ? kExitDone : kExitSomeFailed;
 }
 

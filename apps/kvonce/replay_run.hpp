@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One pass of a replay: a store (embedded, a daemon of its own, or one that runs), all ranks of one engine, and requests played through them one after the other.
+// One pass of a replay: a store (embedded, a daemon of its own, or one that runs), all ranks of one engine, and requests played
+// through them one after the other.
 // The order is the trace's and nothing overlaps: two requests at once would change which one finds what.
 #pragma once
 

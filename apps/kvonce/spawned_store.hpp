@@ -10,8 +10,8 @@
 
 namespace kvonce::apps {
 
-/// A kvonced with a socket in a folder that mkdtemp made. Both are gone with this object: the store ended in order, or killed when
-/// it does not. Should this process die before, the store ends by itself when its last client is gone.
+/// A kvonced with a socket in a folder that mkdtemp made. Both are gone with this object: the store ended in order, or killed
+/// when it does not. Should this process die before, the store ends by itself when its last client is gone.
 class SpawnedStore {
  public:
   struct Started {

@@ -48,10 +48,14 @@ ordered_json misses_json(const Stats& stats) {
 ordered_json store_json(const StoreClient& client, const StoreView& view) {
   const Stats& s = view.stats;
   ordered_json out{{"store", client.address()}, {"pid", view.pid}, {"incarnation", in_hex(view.incarnation)}};
-  out["start"] = {{"warm", view.start.warm}, {"why_cold", view.start.why_cold}, {"restored_objects", view.start.restored_objects}};
-  out["memory"] = {{"capacity_bytes", s.capacity_bytes},       {"slot_space_bytes", s.arena_slot_bytes},
-                   {"free_bytes", s.free_bytes_now},           {"slot_bytes", s.slot_bytes_now},
-                   {"payload_bytes", s.payload_bytes_now},     {"leased_bytes", s.leased_bytes_now},
+  out["start"] = {
+      {"warm", view.start.warm}, {"why_cold", view.start.why_cold}, {"restored_objects", view.start.restored_objects}};
+  out["memory"] = {{"capacity_bytes", s.capacity_bytes},
+                   {"slot_space_bytes", s.arena_slot_bytes},
+                   {"free_bytes", s.free_bytes_now},
+                   {"slot_bytes", s.slot_bytes_now},
+                   {"payload_bytes", s.payload_bytes_now},
+                   {"leased_bytes", s.leased_bytes_now},
                    {"quarantined_bytes", s.quarantined_bytes_now}};
   out["pages"] = s.pages_now;
   out["objects"] = s.objects_now;
@@ -100,13 +104,15 @@ void print_store(const StoreClient& client, const StoreView& view) {
   line("memory", memory);
   line("pages", format_count(s.pages_now) + " with " + format_count(s.objects_now) + " objects; " + format_count(s.claims_now) +
                     " claims, " + format_count(s.leases_now) + " leases open");
-  line("stored", format_count(s.stored_objects) + " objects, " + format_bytes(s.stored_bytes) + ", of " + format_bytes(s.announced_bytes) +
-                     " announced; evicted " + format_count(s.evicted_objects) + ", " + format_bytes(s.evicted_bytes));
-  line("lookups", format_count(s.lookups) + ", with " + format_count(s.lookup_pages_hit) + " of " + format_count(s.lookup_pages_asked) +
-                      " pages there");
+  line("stored", format_count(s.stored_objects) + " objects, " + format_bytes(s.stored_bytes) + ", of " +
+                     format_bytes(s.announced_bytes) + " announced; evicted " + format_count(s.evicted_objects) + ", " +
+                     format_bytes(s.evicted_bytes));
+  line("lookups", format_count(s.lookups) + ", with " + format_count(s.lookup_pages_hit) + " of " +
+                      format_count(s.lookup_pages_asked) + " pages there");
   if (s.conflicts + s.demotions + s.promotions + s.quarantined_bytes_now != 0) {
-    line("faults", format_count(s.promotions) + " writers replaced, " + format_count(s.conflicts) + " keys with differing bytes, " +
-                       format_count(s.demotions) + " pools demoted, " + format_bytes(s.quarantined_bytes_now) + " quarantined");
+    line("faults", format_count(s.promotions) + " writers replaced, " + format_count(s.conflicts) +
+                       " keys with differing bytes, " + format_count(s.demotions) + " pools demoted, " +
+                       format_bytes(s.quarantined_bytes_now) + " quarantined");
   }
   line("clients", view.clients.empty() ? "none" : format_count(view.clients.size()));
   for (const ClientInfo& c : view.clients) {
@@ -156,7 +162,8 @@ int stat_store(StoreClient& client, const StatOptions& options, bool with_pools)
   print_store(client, view);
   if (with_pools && status != kExitDone) std::printf("there is no namespace \"%s\"\n", options.store.ns.c_str());
   for (const KnownPool& pool : pools) {
-    std::printf("%-9s %s, %u %s, objects of %s\n", "pool", pool.name.c_str(), pool.shards.count(), pool.shards.count() == 1 ? "shard" : "shards",
+    std::printf("%-9s %s, %u %s, objects of %s\n", "pool", pool.name.c_str(), pool.shards.count(),
+                pool.shards.count() == 1 ? "shard" : "shards",
                 pool.object_bytes == 0 ? "no known size" : format_bytes(pool.object_bytes).c_str());
   }
   return status;
@@ -178,7 +185,11 @@ int stat_page(StoreClient& client, const StatOptions& options) {
   const int status = found ? kExitDone : kExitSomeFailed;
   if (options.store.output.quiet) return status;
   if (options.store.output.format == OutputFormat::json) {
-    ordered_json out{{"store", client.address()}, {"namespace", options.store.ns}, {"page", key.given}, {"hash", key.hash.to_hex()}, {"found", found}};
+    ordered_json out{{"store", client.address()},
+                     {"namespace", options.store.ns},
+                     {"page", key.given},
+                     {"hash", key.hash.to_hex()},
+                     {"found", found}};
     if (found) {
       out["depth_pages"] = page.depth;
       out["objects"] = ordered_json::array();

@@ -54,7 +54,8 @@ std::string find_store(const StoreOptions& options, std::string& store, std::str
   }
   if (access(socket.c_str(), F_OK) == 0 && access(socket.c_str(), R_OK | W_OK) != 0) return {};  // it is told why by who connects
   std::error_code code;
-  if (const auto status = std::filesystem::status(socket, code); std::filesystem::exists(status) && !std::filesystem::is_socket(status))
+  if (const auto status = std::filesystem::status(socket, code);
+      std::filesystem::exists(status) && !std::filesystem::is_socket(status))
     return "--store: " + socket + " is no socket";
   const bool own = options.store.empty();
   return "no store runs on " + address + "; start one with " +
@@ -133,7 +134,8 @@ Error StoreClient::wait(const Result<std::shared_ptr<AdminOperation>>& operation
   return operation.value->error();
 }
 
-ShellPool::ShellPool(StoreClient& client, NamespaceHandle ns, const std::string& name, std::uint64_t object_bytes, std::uint64_t rows)
+ShellPool::ShellPool(StoreClient& client, NamespaceHandle ns, const std::string& name, std::uint64_t object_bytes,
+                     std::uint64_t rows)
     : client_(client), object_bytes_(object_bytes), bytes_(object_bytes * rows) {
   GroupSpec spec;
   spec.name = "shell " + name;

@@ -10,13 +10,15 @@ namespace {
 
 std::vector<std::string> with_defaults(std::vector<std::string> settings) {
   settings.insert(settings.end(), {"--populate", "no"});
-  if (std::find(settings.begin(), settings.end(), "--memory") == settings.end()) settings.insert(settings.end(), {"--memory", "64MiB"});
+  if (std::find(settings.begin(), settings.end(), "--memory") == settings.end())
+    settings.insert(settings.end(), {"--memory", "64MiB"});
   return settings;
 }
 
 }  // namespace
 
-LiveStore::LiveStore(const RunFolder&, std::vector<std::string> settings) : process_(KVONCED_PROGRAM, with_defaults(std::move(settings))) {
+LiveStore::LiveStore(const RunFolder&, std::vector<std::string> settings)
+    : process_(KVONCED_PROGRAM, with_defaults(std::move(settings))) {
   ready_ = process_.wait_out("is ready on");
 }
 

@@ -50,8 +50,8 @@ TEST_CASE("Help of every command on a store fits a screen") {
 TEST_CASE("Where no store runs every command says so, and starts none") {
   const RunFolder folder;
   write_file(folder / "file", "x");
-  for (const Words& arguments : {Words{"put", "name:a", folder / "file"}, Words{"get", "name:a"}, Words{"exists", "name:a"}, Words{"rm", "name:a"},
-                                 Words{"stat"}, Words{"clear", "--yes"}, Words{"flush"}}) {
+  for (const Words& arguments : {Words{"put", "name:a", folder / "file"}, Words{"get", "name:a"}, Words{"exists", "name:a"},
+                                 Words{"rm", "name:a"}, Words{"stat"}, Words{"clear", "--yes"}, Words{"flush"}}) {
     refused(arguments, {"no store runs on unix:" + folder.socket(), "start one with kvonced"});
     Words elsewhere = arguments;
     elsewhere.insert(elsewhere.end(), {"--store", "unix:" + (folder / "none")});
@@ -235,7 +235,8 @@ TEST_CASE("stat tells a page's place and objects, and a chain's depths") {
   LiveStore store(folder);
   REQUIRE(store.ready());
   write_file(folder / "a", bytes_of(300, 1));
-  REQUIRE(run_program({"put", "--chain", "name:0", folder / "a", "name:1", folder / "a", "name:2", "-"}, bytes_of(300, 2)).exit_status == 0);
+  REQUIRE(run_program({"put", "--chain", "name:0", folder / "a", "name:1", folder / "a", "name:2", "-"}, bytes_of(300, 2))
+              .exit_status == 0);
   const json page = run_json({"stat", "name:2"});
   CHECK(page["found"] == true);
   CHECK(page["depth_pages"] == 2);
