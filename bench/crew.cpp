@@ -73,8 +73,9 @@ Crew::Crew(const Options& options, const CrewSpec& spec) : options_(options), sp
 }
 
 Crew::~Crew() {
+  // After end() there are none. Else something has failed, and what they are at is of no matter.
+  members_.clear();
   try {
-    end_members();
     // A store that is somebody else's is left as it was.
     if (stage_ && options_.via != "spawn") {
       const auto removed = stage_->runtime().remove_namespace(stage_->ns());

@@ -40,17 +40,21 @@ void put_get_lines(const Json& r, Table& table) {
   const Json& limit = r["copy_limit"];
   table.line("unique pages/s", whole(r["unique_pages_per_s"]));
   table.line("keys/s", whole(r["keys_per_s"]));
-  table.line("GiB/s", number(r["gib_per_s"]),
-             "copy limit " + number(limit["gib_per_s"]) + " (" + limit["kernel"].get<std::string>() + ", " +
-                 count_of(limit["threads"].get<std::uint64_t>(), "thread") + "), " + number(r["ratio_to_copy_limit"]) +
-                 " of it");
-  table.line("", "", "copy with checksums alone " + number(r["checksummed_copy"]["gib_per_s"]) + ", portable " +
-                         number(r["checksummed_copy"]["portable_gib_per_s"]));
-  if (limit.contains("private_memory_gib_per_s"))
+  const bool limited = limit["gib_per_s"] > 0;
+  if (!limited) table.line("GiB/s", number(r["gib_per_s"]), "the copy limit was not measured");
+  if (limited)
+    table.line("GiB/s", number(r["gib_per_s"]),
+               "copy limit " + number(limit["gib_per_s"]) + " (" + limit["kernel"].get<std::string>() + ", " +
+                   count_of(limit["threads"].get<std::uint64_t>(), "thread") + "), " + number(r["ratio_to_copy_limit"]) +
+                   " of it");
+  if (limited)
+    table.line("", "", "copy with checksums alone " + number(r["checksummed_copy"]["gib_per_s"]) + ", portable " +
+                           number(r["checksummed_copy"]["portable_gib_per_s"]));
+  if (limited && limit.contains("private_memory_gib_per_s"))
     table.line("", "", "that limit is " + limit["memory"].get<std::string>() + ", as here; between private memory " +
                            number(limit["private_memory_gib_per_s"]));
   table.line("CPU us per unique page", number(r["cpu_us_per_unique_page"]),
-             "bare copy " + number(limit["cpu_us_per_page"]));
+             limited ? "bare copy " + number(limit["cpu_us_per_page"]) : std::string());
   if (r.contains("cpu_us_per_unique_page_of")) {
     const Json& of = r["cpu_us_per_unique_page_of"];
     table.line("", "", "all processes: ranks " + number(of["ranks"]) + ", store " + number(of["store"]) + ", the bench itself " +
