@@ -181,6 +181,7 @@ void StoreCore::Impl::erase_if_empty(RecordId record) {
     order.forget_page(record);
     order.forget_checkpoint(record);
     zombies.erase(record);
+    forget_orphan(record);
     index.erase(record);
     if (parent != kNone) refresh(parent);
     record = parent;

@@ -271,6 +271,9 @@ struct StoreCore::Impl {
   std::deque<LeaseId> ended_leases;  // lately, so that `expired` can be told from `unknown`
   std::unordered_set<LeaseId> ended_set;
 
+  // Pages whose named parent was not there: they are hung on it when it comes. By the parent's hash, and the way back.
+  std::unordered_multimap<PageHash, RecordId> parentless;
+  std::unordered_map<RecordId, PageHash> parent_wanted;
   std::unordered_set<RecordId> zombies;  // records that hold zombie members
   struct Incomplete {
     std::uint64_t mixed;
@@ -361,6 +364,9 @@ struct StoreCore::Impl {
   SlotHeader* header_of(const storage::Slot& slot, const storage::SlotShape& shape) const;
   void refresh(RecordId record);
   void erase_if_empty(RecordId record);
+  void want_parent(RecordId record, const PageHash& parent);
+  void adopt_orphans(RecordId parent);
+  void forget_orphan(RecordId record);
   bool complete(RecordId record, bool checkpoint) const;
   void note_incomplete(RecordId record, bool checkpoint, Time now);
   bool trailing(NamespaceId ns, PoolId pool) const;

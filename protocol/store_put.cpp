@@ -59,17 +59,23 @@ RecordId StoreCore::Impl::record_for(const PutBatch& batch, std::uint32_t page, 
   if (known == kUnknownRecord) known = page_records[page] = index.find(batch.ns, batch.pages[page].hash);
   const ChainPage& chain = batch.pages[page];
   RecordId parent = kNone;
+  const PageHash* named = nullptr;
   if (chain.parent == kExternalParent && batch.has_parent) {
     parent = index.find(batch.ns, batch.parent);
+    named = &batch.parent;
   } else if (chain.parent < page) {  // a parent behind its child would be a loop
     parent = page_records[chain.parent] == kUnknownRecord ? index.find(batch.ns, batch.pages[chain.parent].hash)
                                                           : page_records[chain.parent];
     page_records[chain.parent] = parent;
+    named = &batch.pages[chain.parent].hash;
   }
   if (known != kNone) {
     if (parent != kNone && index.parent(known) == kNone && index.depth(parent) < index.depth(known)) {
+      forget_orphan(known);
       index.set_parent(known, parent);
       refresh(parent);
+    } else if (parent == kNone && named != nullptr && index.parent(known) == kNone) {
+      want_parent(known, *named);
     }
     return known;
   }
@@ -91,7 +97,12 @@ RecordId StoreCore::Impl::record_for(const PutBatch& batch, std::uint32_t page, 
     std::fill(page_records.begin(), page_records.end(), kUnknownRecord);
   }
   page_records[page] = known;
-  if (known != kNone && parent != kNone) refresh(parent);
+  if (known == kNone) return known;
+  if (parent != kNone)
+    refresh(parent);
+  else if (named != nullptr)
+    want_parent(known, *named);
+  adopt_orphans(known);
   return known;
 }
 

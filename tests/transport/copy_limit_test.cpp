@@ -27,8 +27,14 @@ TEST_CASE("a measurement that makes no sense gives zero") {
 TEST_CASE("a measured copy is asked for whole blocks within the working set") {
   std::atomic<int> wrong{0};
   std::atomic<int> calls{0};
+  const std::byte* lowest = nullptr;  // of the targets; one thread copies
+  const std::byte* highest = nullptr;
   const auto copy_block = [&](std::byte* target, const std::byte* source, std::size_t bytes) {
-    if (bytes != 4096 || target <= source) ++wrong;
+    // Two buffers of the working set's size, wherever they lie: no block reaches from one into the other.
+    const auto apart = target < source ? source - target : target - source;
+    if (bytes != 4096 || apart < 4096) ++wrong;
+    if (lowest == nullptr || target < lowest) lowest = target;
+    if (highest == nullptr || target + bytes > highest) highest = target + bytes;
     std::memcpy(target, source, bytes);
     ++calls;
   };
@@ -38,6 +44,7 @@ TEST_CASE("a measured copy is asked for whole blocks within the working set") {
   const CopyRate rate = rates[0];
   CHECK(wrong == 0);
   CHECK(calls > 0);
+  CHECK(highest - lowest <= 1 << 20);
   CHECK(rate.gib_per_s > 0);
   CHECK(std::string(rate.kernel) == "mine");
 }
