@@ -201,11 +201,14 @@ void PoolState::act(Time now) {
   if (ended_) return;
   // Copies on this thread make new actions: repeated until nothing is wanted.
   std::vector<CopyOrder> copies;
+  std::vector<std::uint64_t> load_more;
   while (true) {
     send(now);
     if (reads_over_ != 0) setup_->counters->row_reads.fetch_sub(std::exchange(reads_over_, 0), std::memory_order_release);
     copies.clear();
     copies.swap(actions_.copies);
+    load_more.clear();
+    load_more.swap(actions_.load_more);
     for (const std::uint64_t operation : actions_.cancel_copies) {
       const auto at = running_.find(operation);
       if (at == running_.end()) continue;
@@ -220,6 +223,7 @@ void PoolState::act(Time now) {
     if (copies.empty()) break;
     for (CopyOrder& copy : copies) start_copy(std::move(copy), now);
     now = runtime::now();
+    for (const std::uint64_t load : load_more) core_->load_more(load, now, actions_);
   }
   if (!closing_.empty() && core_->idle() && running_.empty()) {
     ended_ = true;

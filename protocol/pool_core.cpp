@@ -16,6 +16,7 @@ void PoolActions::clear() {
   load_begins.clear();
   load_ends.clear();
   copies.clear();
+  load_more.clear();
   cancel_copies.clear();
   puts_done.clear();
   load_progress.clear();
@@ -256,7 +257,11 @@ void PoolCore::Impl::advance(Time now, PoolActions& out) {
     deadlines.erase(deadlines.begin());
     if (is_load) {
       const auto load = loads.find(id);
-      if (load != loads.end()) finish_unbegun(load->second, Reason::deadline, true, out);
+      if (load == loads.end()) continue;
+      if (load->second.begun)
+        end_rest(load->second, Reason::deadline, out);
+      else
+        finish_unbegun(load->second, Reason::deadline, true, out);
     } else {
       const auto batch = batches.find(id);
       // Copies have the same deadline and end by themselves.
@@ -306,6 +311,7 @@ void PoolCore::on_reply(const StoreReply& reply, Time now, PoolActions& out) { i
 void PoolCore::on_load_begun(const LoadBegun& begun, Time now, PoolActions& out) {
   impl_->on_load_begun(begun, now, out);
 }
+void PoolCore::load_more(std::uint64_t id, Time now, PoolActions& out) { impl_->load_more(id, now, out); }
 void PoolCore::on_rekeyed(std::uint32_t pool, bool ok, Time now, PoolActions& out) {
   impl_->on_rekeyed(pool, ok, now, out);
 }
@@ -316,7 +322,7 @@ void PoolCore::on_store_lost(Time, PoolActions& out) {
     impl_->end_batch(impl_->batches.at(id), Reason::store_lost, false, true, out);
   for (const std::uint64_t id : impl_->load_ids()) {
     Impl::Load& load = impl_->loads.at(id);
-    if (load.operation == 0) impl_->finish_unbegun(load, Reason::store_lost, false, out);
+    if (!load.begun) impl_->finish_unbegun(load, Reason::store_lost, false, out);
   }
   impl_->unbegun.clear();
 }

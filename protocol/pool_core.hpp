@@ -32,6 +32,9 @@ struct PoolCoreConfig {
   // A put of more bytes is announced in several messages of about so many, so that its first copies run while the rest is
   // still being announced. 0: always one message.
   std::uint64_t announce_bytes = 2ULL << 20;
+  // A load of more bytes, not in layer groups, is copied in parts: a first one of about so many, each further one twice the
+  // size of the one before, so that the first copies run while the rest is still being looked up. 0: always one part.
+  std::uint64_t load_part_bytes = 2ULL << 20;
   PoolFaults faults;
 };
 
@@ -104,6 +107,7 @@ struct PoolActions {
   std::vector<LoadBegin> load_begins;
   std::vector<LoadEnd> load_ends;
   std::vector<CopyOrder> copies;
+  std::vector<std::uint64_t> load_more;                          // loads: call load_more() once the copies above have begun
   std::vector<std::uint64_t> cancel_copies;                      // operations
   struct PutDone {
     std::uint64_t id;
@@ -159,6 +163,8 @@ class PoolCore {
 
   void on_reply(const StoreReply& reply, Time now, PoolActions& out);
   void on_load_begun(const LoadBegun& begun, Time now, PoolActions& out);
+  /// Goes on with a load that PoolActions::load_more named.
+  void load_more(std::uint64_t id, Time now, PoolActions& out);
   /// The pool's keys are per rank from now on: what was redirected is announced again. ok = false: it cannot be.
   void on_rekeyed(std::uint32_t pool, bool ok, Time now, PoolActions& out);
   void on_store_lost(Time now, PoolActions& out);

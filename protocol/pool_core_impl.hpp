@@ -72,8 +72,14 @@ struct PoolCore::Impl {
     LoadOrder order;
     std::vector<Reason> reasons;  // none: still to be loaded, or loaded
     std::vector<std::uint32_t> lent;  // items that were accepted: their rows count in Pool::lent
-    std::uint64_t operation = 0;  // 0: LoadBegun has not come
-    Reason end = Reason::none;    // why its copy was canceled
+    bool begun = false;           // LoadBegun has come
+    std::size_t next = 0;         // in `lent`: the first that was not looked up yet
+    std::uint64_t part_bytes = 0; // of the next part
+    bool in_parts = false;        // more than one; then progress is told at the end, when `whole`
+    bool whole = true;            // nothing that was found has failed to come over
+    std::uint32_t layers = 0;     // the most that a pool of the items found has
+    std::vector<std::uint64_t> operations;  // running
+    Reason end = Reason::none;    // why its copies were canceled
   };
 
   struct Operation {
@@ -137,12 +143,20 @@ struct PoolCore::Impl {
   // -- loads (pool_core_load.cpp) -----------------------------------------------------------------------------------------
   void load(LoadOrder&& order, Time now, PoolActions& out);
   void on_load_begun(const LoadBegun& begun, Time now, PoolActions& out);
-  void start_copy(Load& load, PoolActions& out);
+  void load_more(std::uint64_t id, Time now, PoolActions& out);
+  /// Looks up the next part's items (the last part's: all that are left) and has them copied.
+  void start_part(Load& load, PoolActions& out);
+  void find_items(Load& load, CopyOrder& copies, std::vector<std::uint32_t>& item_of);
+  /// What was not looked up yet gets this reason.
+  static void give_up_rest(Load& load, Reason reason);
+  void end_rest(Load& load, Reason reason, PoolActions& out);
+  /// Ends the load when nothing of it is running or left to be looked up.
+  void finish_if_over(Load& load, PoolActions& out);
   void copy_progress(std::uint64_t id, std::uint32_t items_done, const std::vector<CopyOutcome>& outcomes,
                      PoolActions& out);
-  void load_copied(const Operation& operation, const std::vector<CopyOutcome>& outcomes, PoolActions& out);
-  /// For cancel and close: ends at once what is not copying, else after the copy.
+  void load_copied(std::uint64_t id, const Operation& operation, const std::vector<CopyOutcome>& outcomes, PoolActions& out);
   void report_bad(const LoadOrderItem& item, Epoch epoch, PoolActions& out);
+  /// For cancel and close: ends at once what is not copying, else after the copy.
   void end_load(Load& load, Reason reason, bool at_once, PoolActions& out);
   /// What has not been decided of a load that has not begun gets this reason; the load is gone then.
   void finish_unbegun(Load& load, Reason reason, bool remember, PoolActions& out);

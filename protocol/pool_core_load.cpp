@@ -1,10 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // Loads: slot -> row, layer group after layer group.
 #include <algorithm>
+#include <utility>
 
 #include "protocol/pool_core_impl.hpp"
 
 namespace kvonce::protocol {
+
+namespace {
+
+// Beyond, a part more costs next to nothing.
+constexpr std::uint64_t kMaxPartBytes = 1ULL << 40;
+
+}  // namespace
 
 void PoolCore::Impl::load(LoadOrder&& order, Time now, PoolActions& out) {
   if (loads.contains(order.id) || unbegun.contains(order.id)) return;  // ids are never reused: the same order again
@@ -56,7 +64,7 @@ void PoolCore::Impl::on_load_begun(const LoadBegun& begun, Time now, PoolActions
     return;
   }
   const auto at = loads.find(begun.load);
-  if (at == loads.end() || at->second.operation != 0) return;
+  if (at == loads.end() || at->second.begun) return;
   Load& load = at->second;
   if (begun.reason != Reason::none) {
     finish_unbegun(load, begun.reason, false, out);
@@ -67,33 +75,43 @@ void PoolCore::Impl::on_load_begun(const LoadBegun& begun, Time now, PoolActions
     finish_unbegun(load, Reason::deadline, false, out);
     return;
   }
-  start_copy(load, out);
+  load.begun = true;
+  load.part_bytes = load.order.layers_per_group == 0 ? config.load_part_bytes : 0;
+  start_part(load, out);
 }
 
-void PoolCore::Impl::start_copy(Load& load, PoolActions& out) {
-  const LoadOrder& order = load.order;
-  deadlines.erase({order.deadline, true, order.id});  // the copy has the same deadline and ends by itself
+void PoolCore::Impl::load_more(std::uint64_t id, Time now, PoolActions& out) {
+  const auto at = loads.find(id);
+  if (at == loads.end() || !at->second.begun || at->second.next == at->second.lent.size()) return;
+  Load& load = at->second;
+  const bool late = load.order.deadline <= now && !config.faults.forget_deadline;
+  if (lost || late)
+    end_rest(load, lost ? Reason::store_lost : Reason::deadline, out);
+  else
+    start_part(load, out);
+}
 
-  std::vector<CopyOrder::Item> located;
-  std::vector<std::uint32_t> item_of;
-  located.reserve(load.lent.size());
-  item_of.reserve(load.lent.size());
-  std::uint32_t layers = 0;
+void PoolCore::Impl::find_items(Load& load, CopyOrder& copies, std::vector<std::uint32_t>& item_of) {
+  const LoadOrder& order = load.order;
   constexpr std::size_t kAhead = 4;  // items between one stage of prefetching and the next
   const auto fetch = [&](std::size_t at, unsigned stage) {
     if (at >= load.lent.size()) return;
     const LoadOrderItem& item = order.items[load.lent[at]];
     locator.prefetch(item.pool, item.page, stage);
   };
-  for (std::size_t at = 0; at < 3 * kAhead; ++at) fetch(at, 0);
-  for (std::size_t at = 0; at < 2 * kAhead; ++at) fetch(at, 1);
-  for (std::size_t at = 0; at < load.lent.size(); ++at) {
+  if (load.next == 0) {  // else the part before has looked ahead
+    for (std::size_t at = 0; at < 3 * kAhead; ++at) fetch(at, 0);
+    for (std::size_t at = 0; at < 2 * kAhead; ++at) fetch(at, 1);
+  }
+  std::uint64_t bytes = 0;
+  while (load.next < load.lent.size() && (load.part_bytes == 0 || bytes < load.part_bytes)) {
+    const std::size_t at = load.next++;
     fetch(at + 3 * kAhead, 0);
     fetch(at + 2 * kAhead, 1);
     fetch(at + kAhead, 2);
     const std::uint32_t i = load.lent[at];
     const LoadOrderItem& item = order.items[i];
-    CopyOrder::Item& copy = located.emplace_back();
+    CopyOrder::Item& copy = copies.items.emplace_back();
     copy.pool = item.pool;
     copy.row = item.row;
     copy.location.slot.count = 0;
@@ -101,25 +119,41 @@ void PoolCore::Impl::start_copy(Load& load, PoolActions& out) {
     const ReadStatus status = locator.locate(item.pool, item.page, &copy.partition, &keying, &copy.location);
     if (status != ReadStatus::found) {
       load.reasons[i] = status == ReadStatus::absent ? Reason::absent : Reason::busy;
-      located.pop_back();
+      copies.items.pop_back();
       continue;
     }
     copy.ns = keying.ns;
     copy.store_pool = keying.pool;
     copy.generation = keying.generation;
     item_of.push_back(i);
-    layers = std::max(layers, pools[item.pool].layers);
+    bytes += pools[item.pool].object_bytes;
+    load.layers = std::max(load.layers, pools[item.pool].layers);
   }
+}
 
+void PoolCore::Impl::start_part(Load& load, PoolActions& out) {
+  const LoadOrder& order = load.order;
   CopyOrder copies;
   copies.kind = CopyOrder::Kind::from_slot;
   copies.owner = order.id;
   copies.deadline = order.deadline;
+  std::vector<std::uint32_t> item_of;  // of copies.items
+  const std::size_t most = load.lent.size() - load.next;
+  copies.items.reserve(load.part_bytes == 0 ? most : std::min<std::size_t>(most, 256));
+  item_of.reserve(copies.items.capacity());
+  find_items(load, copies, item_of);
+  const bool more = load.next < load.lent.size();
+  // From here on the deadline is the copies' own, and they end by themselves.
+  if (!more) deadlines.erase({order.deadline, true, order.id});
+  load.in_parts = load.in_parts || more;
+  load.part_bytes = std::min(load.part_bytes * 2, kMaxPartBytes);
+
   Operation operation;
   operation.kind = copies.kind;
   operation.owner = order.id;
   operation.lease = order.lease;
-  const std::uint32_t end = std::min(order.layer_end, layers);
+  const std::uint32_t end = std::min(order.layer_end, load.layers);
+  const std::vector<CopyOrder::Item> located = std::exchange(copies.items, {});
   for (std::uint32_t begin = order.layer_begin; begin < end;) {
     const std::uint32_t step = order.layers_per_group == 0 ? end - begin : std::min(order.layers_per_group, end - begin);
     copies.items.reserve(copies.items.size() + located.size());
@@ -134,14 +168,36 @@ void PoolCore::Impl::start_copy(Load& load, PoolActions& out) {
     begin += step;
     operation.groups.push_back({static_cast<std::uint32_t>(operation.parts.size()), begin});
   }
+  // No part has the last word on its layers; the load tells them all when it is over.
+  if (load.in_parts) operation.groups.clear();
+  if (more) out.load_more.push_back(order.id);
   if (copies.items.empty()) {
-    out.load_ends.push_back({order.id, config.sender, order.lease});
-    finish_load(load, out);
+    finish_if_over(load, out);
     return;
   }
-  copies.operation = load.operation = next_operation++;
+  copies.operation = next_operation++;
+  load.operations.push_back(copies.operation);
   operations.emplace(copies.operation, std::move(operation));
   out.copies.push_back(std::move(copies));
+}
+
+void PoolCore::Impl::give_up_rest(Load& load, Reason reason) {
+  if (load.next < load.lent.size()) load.whole = false;
+  for (; load.next < load.lent.size(); ++load.next) load.reasons[load.lent[load.next]] = reason;
+}
+
+void PoolCore::Impl::end_rest(Load& load, Reason reason, PoolActions& out) {
+  give_up_rest(load, reason);
+  finish_if_over(load, out);
+}
+
+void PoolCore::Impl::finish_if_over(Load& load, PoolActions& out) {
+  if (!load.operations.empty() || load.next < load.lent.size()) return;
+  out.load_ends.push_back({load.order.id, config.sender, load.order.lease});
+  const std::uint32_t layers_done = std::min(load.order.layer_end, load.layers);
+  if (load.in_parts && load.whole && layers_done > load.order.layer_begin)
+    out.load_progress.push_back({load.order.id, layers_done});
+  finish_load(load, out);
 }
 
 void PoolCore::Impl::copy_progress(std::uint64_t id, std::uint32_t items_done, const std::vector<CopyOutcome>& outcomes,
@@ -167,14 +223,20 @@ void PoolCore::Impl::copy_progress(std::uint64_t id, std::uint32_t items_done, c
     out.load_progress.push_back({operation.owner, operation.groups[operation.groups_told - 1].layers_done});
 }
 
-void PoolCore::Impl::load_copied(const Operation& operation, const std::vector<CopyOutcome>& outcomes, PoolActions& out) {
-  out.load_ends.push_back({operation.owner, config.sender, operation.lease});
+void PoolCore::Impl::load_copied(std::uint64_t id, const Operation& operation, const std::vector<CopyOutcome>& outcomes,
+                                 PoolActions& out) {
   const auto at = loads.find(operation.owner);
-  if (at == loads.end()) return;
+  if (at == loads.end()) {
+    out.load_ends.push_back({operation.owner, config.sender, operation.lease});
+    return;
+  }
   Load& load = at->second;
+  std::erase(load.operations, id);
+  const bool all_loaded = outcomes.size() >= operation.parts.size() &&
+                          std::all_of(outcomes.begin(), outcomes.end(), [this](CopyOutcome outcome) { return loaded(outcome); });
+  load.whole = load.whole && all_loaded;
   // What was not told group by group (a copy made on the spot, or one group): all of it, when all of it is there.
-  if (!operation.groups.empty() && operation.groups_told < operation.groups.size() && outcomes.size() >= operation.parts.size() &&
-      std::all_of(outcomes.begin(), outcomes.end(), [this](CopyOutcome outcome) { return loaded(outcome); }))
+  if (operation.groups_told < operation.groups.size() && all_loaded)
     out.load_progress.push_back({operation.owner, operation.groups.back().layers_done});
   for (std::size_t i = 0; i < operation.parts.size(); ++i) {
     const CopyOutcome outcome = i < outcomes.size() ? outcomes[i] : CopyOutcome::failed;
@@ -195,7 +257,7 @@ void PoolCore::Impl::load_copied(const Operation& operation, const std::vector<C
         reason = Reason::copy_failed;
     }
   }
-  finish_load(load, out);
+  finish_if_over(load, out);
 }
 
 /// The store lets go of what is still there under the epoch that was read; a slot that became another's is not its matter.
@@ -209,17 +271,22 @@ void PoolCore::Impl::report_bad(const LoadOrderItem& item, Epoch epoch, PoolActi
 }
 
 void PoolCore::Impl::end_load(Load& load, Reason reason, bool at_once, PoolActions& out) {
-  if (load.operation == 0) {
+  if (!load.begun) {
     finish_unbegun(load, reason, true, out);
     return;
   }
-  Operation& operation = operations.at(load.operation);
-  if (!operation.canceled) {
-    operation.canceled = true;
+  if (load.end == Reason::none) {
     load.end = reason;
-    out.cancel_copies.push_back(load.operation);
+    give_up_rest(load, reason);
+    for (const std::uint64_t id : load.operations) {
+      operations.at(id).canceled = true;
+      out.cancel_copies.push_back(id);
+    }
   }
-  if (!at_once) return;
+  if (!at_once) {
+    finish_if_over(load, out);  // also between two parts, when nothing is running
+    return;
+  }
   for (const std::uint32_t i : load.lent)
     if (load.reasons[i] == Reason::none) load.reasons[i] = reason;
   finish_load(load, out);

@@ -180,7 +180,7 @@ void PoolCore::Impl::copy_done(std::uint64_t id, const std::vector<CopyOutcome>&
   const Operation operation = std::move(at->second);
   operations.erase(at);
   if (operation.kind == CopyOrder::Kind::from_slot) {
-    load_copied(operation, outcomes, out);
+    load_copied(id, operation, outcomes, out);
     return;
   }
 

@@ -35,11 +35,12 @@ struct Rank {
   static constexpr std::uint64_t kRows = 100;
   static constexpr std::uint32_t kLayers = 6;
 
-  explicit Rank(PoolFaults faults = {}, std::uint32_t max_open_items = 1000) {
+  explicit Rank(PoolFaults faults = {}, std::uint32_t max_open_items = 1000, std::uint64_t load_part_bytes = 0) {
     PoolCoreConfig config;
     config.sender = 77;
     config.engine = 88;
     config.max_open_items = max_open_items;
+    config.load_part_bytes = load_part_bytes;
     config.faults = faults;
     core = std::make_unique<PoolCore>(config, locator);
     core->add_pool(4096, kRows, kLayers);
@@ -117,6 +118,7 @@ struct Rank {
     }
     core->copy_done(operation, outcomes, counts, sums, now, next());
   }
+  void more(std::uint64_t load) { core->load_more(load, now, next()); }
   void begun(std::uint64_t load, Reason reason = Reason::none) { core->on_load_begun({load, reason, 0}, now, next()); }
   void advance(Time to) {
     now = to;
@@ -163,7 +165,7 @@ struct Rank {
   }
   bool nothing() const {
     return out.ready.empty() && out.results.empty() && out.withdraws.empty() && out.checksums.empty() &&
-           out.load_begins.empty() && out.load_ends.empty() && out.copies.empty() && out.cancel_copies.empty() &&
+           out.load_begins.empty() && out.load_ends.empty() && out.copies.empty() && out.load_more.empty() && out.cancel_copies.empty() &&
            out.puts_done.empty() && out.load_progress.empty() && out.loads_done.empty() && out.rekeys.empty() &&
            out.unregistered.empty();
   }

@@ -136,6 +136,8 @@ Knobs make_knobs(Random& random) {
     k.rogue = random.chance(200);
     k.same_memory = random.chance(300);
   }
+  k.load_part_bytes = random.pick<std::uint64_t>({0, 1, 300, 2000});
+  k.load_part_gap = random.pick<std::uint64_t>({0, 20, 2000}) * kMicrosecond;
   return k;
 }
 

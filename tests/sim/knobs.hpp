@@ -50,6 +50,8 @@ struct Knobs {
   Duration put_deadline_min = 0, put_deadline_max = 0;
   Duration action_gap = 0;
   Duration disk_delay_max = 0;
+  std::uint64_t load_part_bytes = 0;  // of a load's first part; 0: loads are never cut
+  Duration load_part_gap = 0;         // longest time between a part and the next
 
   // How often, in per mille of the workload's actions.
   std::uint32_t kill = 0, stop = 0, connection_loss = 0, crash = 0, bit_flip = 0, clear = 0, remove = 0, cancel = 0,

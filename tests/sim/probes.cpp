@@ -53,6 +53,7 @@ constexpr std::array<ProbeInfo, kProbeCount> kInfos{{
     {"loads started", 50},
     {"pages loaded", 50},
     {"layer groups", 100},
+    {"load part", 100},
     {"load mismatch", 500},
     {"load canceled", 500},
     {"put canceled", 500},

@@ -58,6 +58,7 @@ enum class Probe : std::uint8_t {
   loads_started,
   pages_loaded,
   layer_groups,
+  load_part,
   load_mismatch,
   load_canceled,
   put_canceled,

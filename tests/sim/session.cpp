@@ -20,6 +20,7 @@ Session::Session(Sim& sim, Rank& rank, StoreNode& node, Checkers& checkers)
         config.sender = sender;
         config.engine = engine;
         config.faults = sim.faults.pool;
+        config.load_part_bytes = sim.knobs.load_part_bytes;
         return config;
       }(), *this),
       pools_(sim.knobs.pools.size()) {
@@ -110,6 +111,12 @@ void Session::settle(PoolActions& out) {
     node_.post(*this, home, "load end", [end](StoreCore& core, Time now, StoreActions& a) { core.load_end(end, now, a); });
   }
   for (CopyOrder& order : out.copies) start_copy(std::move(order));
+  for (const std::uint64_t load : out.load_more) {
+    sim_.probes.hit(Probe::load_part);
+    sim_.schedule.after(sim_.random.between(0, sim_.knobs.load_part_gap), [this, load] {
+      receive([this, load] { run([load](PoolCore& core, Time now, PoolActions& o) { core.load_more(load, now, o); }); });
+    });
+  }
   for (const std::uint64_t operation : out.cancel_copies) rank_.mover.cancel(*this, operation);
   for (const auto& progress : out.load_progress) {
     const auto load = loads_.find(progress.id);
