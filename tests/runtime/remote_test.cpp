@@ -151,9 +151,9 @@ TEST_CASE("a connected runtime hears of what is stored, evicted and removed") {
   const Place place;
   Engine server(1, serving(place));
   Engine putter(1, connecting(place));
-  Engine listener(1, connecting(place, "listener"));
   std::mutex mutex;
-  std::vector<StoreEvent> heard;
+  std::vector<StoreEvent> heard;  // outlives who is called back
+  Engine listener(1, connecting(place, "listener"));
   listener.runtime->subscribe([&](std::span<const StoreEvent> events) {
     const std::lock_guard lock(mutex);
     heard.insert(heard.end(), events.begin(), events.end());
