@@ -232,6 +232,11 @@ void Checkers::note_lease(const AskBook& book, const LookupAnswer& answer) {
 }
 
 void Checkers::before_release(const LeaseCall& call, bool whole) {
+  // Also of an engine whose connections have ended: its grace may last, and then its leases can be given back.
+  if (whole)
+    std::erase_if(requests_, [&](const auto& request) {
+      return request.second.lease == call.lease && std::get<0>(request.first) == call.engine;
+    });
   const auto lease = leases_.find(call.lease);
   if (lease == leases_.end() || lease->second.engine != call.engine) {
     sim_.probes.hit(Probe::lease_forged);
@@ -240,7 +245,6 @@ void Checkers::before_release(const LeaseCall& call, bool whole) {
   if (whole) {
     sim_.probes.hit(Probe::release);
     leases_.erase(lease);
-    std::erase_if(requests_, [&](const auto& request) { return request.second.lease == call.lease; });
     return;
   }
   sim_.probes.hit(Probe::narrow);
