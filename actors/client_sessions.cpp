@@ -80,7 +80,8 @@ void ClientSessions::opened(const std::shared_ptr<transport::Link>& link) {
 }
 
 void ClientSessions::closed(const std::shared_ptr<transport::Link>& link) {
-  const auto session = std::static_pointer_cast<Session>(link->user);
+  // The session holds the link, and would be held by it for ever.
+  const auto session = std::static_pointer_cast<Session>(std::exchange(link->user, nullptr));
   if (!session) return;
   if (!session->said_gone) tell_all(messages::ClientGone{session->client, false});
   want(*session, false);
@@ -98,7 +99,7 @@ void ClientSessions::closed(const std::shared_ptr<transport::Link>& link) {
 
 void ClientSessions::gone(const std::shared_ptr<transport::Link>& link) {
   // It has left already; now it neither writes nor reads any more.
-  if (const auto session = std::static_pointer_cast<Session>(link->user)) tell_all(messages::ClientGone{session->client, true});
+  tell_all(messages::ClientGone{link->hello().client, true});
 }
 
 void ClientSessions::tell_ending() {
