@@ -174,7 +174,9 @@ std::string text_of(const Json& r) {
   if (job == "put" || job == "get") {
     put_get_lines(r, table);
     if (via) {
-      table.prose(std::string("Before the timed part: ") + kViaMemory + ".\nNothing had to be evicted; every byte was compared after it, by " +
+      const bool evicted = r.value("evicted_bytes", std::uint64_t{0}) != 0;
+      table.prose(std::string("Before the timed part: ") + kViaMemory + (evicted ? ".\nThe store was too small: pages were evicted" : ".\nNothing had to be evicted") +
+                  (r.value("verified", true) ? "; every byte was compared after it, by " : "; not every page could be compared after it, by ") +
                   (job == "put" ? "a process that had put nothing." : "the process that had loaded it."));
       return table.take();
     }

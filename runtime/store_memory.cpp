@@ -38,7 +38,11 @@ Error StoreMemory::plan(Core& core) {
 
 Error StoreMemory::open_cold(Core& core) {
   auto arena = storage::Arena::create(arena_options(core.config));
-  if (!arena.arena) return {Reason::no_space, "arena_bytes is " + std::to_string(core.config.arena_bytes) + ": " + arena.error};
+  if (!arena.arena) {
+    const bool of_file = arena.error.find(core.config.arena_file) != std::string::npos && !core.config.arena_file.empty();
+    return {Reason::no_space,
+            (of_file ? std::string("arena_file") : "arena_bytes is " + std::to_string(core.config.arena_bytes)) + ": " + arena.error};
+  }
   core.arena = std::move(arena.arena);
   return plan(core);
 }
