@@ -72,6 +72,7 @@ void ShardKeyState::register_rest_again() {
     if (!ns) {
       runtime::GroupRecord record = *old;
       record.id = kNoGroup;
+      record.ask.ns = kNoKeying.ns;  // its old number is another's by now
       setup_->directory->replace_group(index, record);
       continue;
     }
@@ -79,6 +80,7 @@ void ShardKeyState::register_rest_again() {
     ask_again(ask, [this, index, ask, old](const protocol::RegisterAnswer& answer) {
       runtime::GroupRecord record = *old;
       record.id = kNoGroup;
+      record.ask.ns = kNoKeying.ns;
       if (answer.error)
         telemetry::warn("group '" + ask.name + "' could not be registered again: " + answer.error.text);
       else
