@@ -72,7 +72,9 @@ void StoreCore::Impl::flush_replies(StoreActions& out) {
 }
 
 void StoreCore::Impl::close_waiter(const Waiter& waiter) {
-  if (waiter.sender != kNone && senders[waiter.sender].open_items > 0) --senders[waiter.sender].open_items;
+  if (waiter.sender == kNone || senders[waiter.sender].open_items == 0) return;
+  --senders[waiter.sender].open_items;
+  --senders[waiter.sender].use->open_items;
 }
 
 void StoreCore::Impl::answer(const Waiter& waiter, Verdict verdict, Reason reason, std::uint32_t retry_ms) {
@@ -153,6 +155,8 @@ void StoreCore::Impl::drop_sender(std::uint32_t slot, bool fenced, Time now, Sto
     if (sample.sender == slot) sample.sender = kNone;
   sender_slots.erase(s.id);
   const bool was_dirty = s.dirty;
+  s.use->open_items -= s.open_items;
+  if (--s.use->senders == 0) uses.erase(s.client);
   s = Sender{};
   s.dirty = was_dirty;
   free_senders.push_back(slot);
@@ -301,6 +305,8 @@ void StoreCore::attach(const AttachSender& sender, Time) {
   fresh.id = sender.sender;
   fresh.client = sender.client;
   fresh.engine = sender.engine;
+  fresh.use = &s.uses[sender.client];
+  ++fresh.use->senders;
   fresh.in_use = true;
   s.sender_slots.emplace(sender.sender, slot);
 }

@@ -69,6 +69,12 @@ struct Lane {
   std::deque<std::pair<std::uint32_t, std::uint64_t>> queue;  // (claim, birth)
 };
 
+/// What all ranks of one client have announced and undecided. Beside others a client has its share of the index, not all of it.
+struct ClientUse {
+  std::uint64_t open_items = 0;
+  std::uint32_t senders = 0;  // which point here
+};
+
 struct Sender {
   SenderId id = 0;
   ClientId client = 0;
@@ -76,6 +82,7 @@ struct Sender {
   bool in_use = false;
   bool dirty = false;
   std::uint32_t open_items = 0;
+  ClientUse* use = nullptr;  // of its client
   std::vector<Lane> lanes;
   std::vector<AttachPool> pools;
   StoreReply reply;
@@ -235,6 +242,7 @@ struct StoreCore::Impl {
   std::unordered_map<SenderId, std::uint32_t> sender_slots;
   std::vector<std::uint32_t> dirty;
   std::unordered_map<ClientId, EngineId> clients;
+  std::unordered_map<ClientId, ClientUse> uses;  // of clients that have senders
   std::unordered_map<ClientId, ClientProcess> processes;  // of clients that are here, or have slots in quarantine
   std::unordered_map<EngineId, Engine> engines;
   std::unordered_map<std::uint64_t, std::uint32_t> live_ranks;  // (ns, pool, shard) -> senders

@@ -112,6 +112,7 @@ void StoreCore::Impl::put_item(const PutBatch& batch, const PutItem& item, std::
   stats.announced_bytes += item.bytes;
   const Waiter waiter{sender, item.item, batch.batch, batch.level, false};
   ++s.open_items;
+  ++s.use->open_items;
   const PoolInfo* info = catalog.find_pool(batch.ns, item.pool);
   if (info == nullptr || info->size != PoolInfo::Size::known) return answer(waiter, Verdict::rejected, Reason::unknown_pool);
   if (info->demoted || item.generation != info->generation) return redirect(waiter, batch.ns, item.pool);
@@ -121,7 +122,8 @@ void StoreCore::Impl::put_item(const PutBatch& batch, const PutItem& item, std::
   if (batch.level > config.max_level) return answer(waiter, Verdict::rejected, Reason::level_unavailable);
   // A sender that stalls holds its share of the index, not all of it: pages that are only announced displace readable ones.
   const std::uint32_t share = sender_slots.size() > 1 ? std::max(kLeastShare, index.max_records() / 4 * 3) : ~0U;
-  if (s.open_items > std::min(config.max_open_items_per_sender, share)) return answer(waiter, Verdict::rejected, Reason::busy, kRetryMs);
+  if (s.open_items > std::min(config.max_open_items_per_sender, share) || (clients.size() > 1 && s.use->open_items > share))
+    return answer(waiter, Verdict::rejected, Reason::busy, kRetryMs);
   pools_verified.try_emplace((std::uint32_t{batch.ns} << 16) | item.pool, false);
 
   // A frozen store makes no room: it only tells what is stored, or is being written.

@@ -271,3 +271,43 @@ TEST_CASE_FIXTURE(StoreFixture, "a sender that stalls holds three quarters of th
   land_all();
   CHECK(count(b, Verdict::stored) == 200);
 }
+
+TEST_CASE_FIXTURE(StoreFixture, "beside others a client announces its share of the index at most, however many ranks it has") {
+  start();
+  const PoolId kv = pool("kv", 1, 64, HitPolicy::every_page(), 8);
+  const SenderId other = rank(50, {{kv, 0}}, 2);
+  store->client_joined(7, 1, now);
+  std::vector<SenderId> ranks;
+  for (std::uint64_t r = 0; r < 8; ++r) {
+    ranks.push_back(9000 + r);
+    store->attach(AttachSender{ranks.back(), 7, 1}, now);
+    store->attach_pool(AttachPool{ranks.back(), ns, kv, 0, true}, now);
+  }
+  // 4,096 pages fit into the index. Each rank announces another 1,000 and never writes one.
+  for (std::uint64_t r = 0; r < 8; ++r) put(batch(ranks[r], kv, 0, 10'000 * (r + 1), 1'000));
+  std::size_t busy = 0;
+  for (const SenderId r : ranks) busy += count(r, Verdict::rejected);
+  CHECK(busy == 8 * 1'000 - 4096 / 4 * 3);
+  put(batch(other, kv, 0, 500'000, 100));
+  CHECK(count(other, Verdict::rejected) == 0);
+  CHECK_FALSE(inbox[other].grants.empty());
+}
+
+TEST_CASE_FIXTURE(StoreFixture, "a page that was stored without the page before it does not outlive it later") {
+  start();
+  const PoolId kv = pool("kv", 1, 64 << 10);
+  const SenderId r = rank(0, {{kv, 0}});
+  put(batch(r, kv, 0, 11, 1));  // names page 10, which is not there
+  land_all();
+  put(batch(r, kv, 0, 10, 1));  // alone
+  land_all();
+  CHECK(readable(kv, 0, 10));
+  CHECK(readable(kv, 0, 11));
+  // Page 10 is the older one in no way that counts: as long as 11 is there, it is too.
+  for (std::uint64_t n = 0; n < 200; ++n) {
+    put(batch(r, kv, 0, 1000 + 100 * n, 1));
+    land_all();
+    CHECK((readable(kv, 0, 10) || !readable(kv, 0, 11)));
+  }
+  CHECK_FALSE(readable(kv, 0, 11));
+}
