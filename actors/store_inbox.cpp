@@ -154,10 +154,16 @@ std::uint64_t StoreInbox::expect_clients(messages::SlotPtr<std::vector<ClientInf
 
 void StoreInbox::forget_questions() {
   in_ = {};
-  const std::lock_guard lock(mutex_);
-  // Who waits is told nothing rather than zeros: it has a deadline.
-  stats_.clear();
-  clients_.clear();
+  std::unordered_map<std::uint64_t, messages::SlotPtr<protocol::StoreStats>> stats;
+  std::unordered_map<std::uint64_t, messages::SlotPtr<std::vector<ClientInfo>>> lists;
+  {
+    const std::lock_guard lock(mutex_);
+    stats.swap(stats_);
+    lists.swap(clients_);
+  }
+  // Nothing more comes: who waits looks at the connection, and says that it is lost.
+  for (const auto& [token, slot] : stats) slot->fill({});
+  for (const auto& [token, slot] : lists) slot->fill({});
 }
 
 }  // namespace kvonce::actors

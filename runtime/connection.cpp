@@ -62,7 +62,8 @@ Error StoreConnection::start(SteadyPoint deadline) {
 
 StoreConnection::Attempt StoreConnection::connect(SteadyPoint deadline) {
   std::string where = core_.config.store;
-  if (where == "auto") {
+  const bool any = where == "auto";
+  if (any) {
     Result<std::string> found = find_or_start_store(core_.config);
     if (!found) return {found.error, false};
     where = *found;
@@ -76,7 +77,8 @@ StoreConnection::Attempt StoreConnection::connect(SteadyPoint deadline) {
   hello.last_incarnation = last_incarnation_;
   hello.read_only = core_.config.read_only;
   transport::Connected connected = transport::connect_link(where.substr(5), hello, deadline);
-  if (!connected.link) return {connected.error, is_transient(connected)};
+  // "auto" found one that answered a moment ago: it may be ending, and then the next attempt finds or starts another.
+  if (!connected.link) return {connected.error, is_transient(connected) || (any && connected.error.reason != Reason::bad_argument && !connected.refuse)};
   return welcome(std::move(connected));
 }
 

@@ -467,6 +467,7 @@ Result<std::vector<ClientInfo>> Runtime::clients() const {
   }
   auto list = runtime::wait_for(*slot, runtime::kControlTimeout, "clients", &result.error);
   if (list) result.value = std::move(*list);
+  if (!connected()) result.error = runtime::store_lost();
   return result;
 }
 

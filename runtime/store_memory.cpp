@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/store_memory.hpp"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <utility>
@@ -93,7 +94,21 @@ bool StoreMemory::open_warm(Core& core, const MakeConfig& make_config) {
   return true;
 }
 
+/// What stands at the arena's path and was made by nobody of us is not ours to replace. A store leaves its lock beside its file.
+Error check_path(const RuntimeConfig& config) {
+  struct stat info {};
+  if (lstat(config.arena_file.c_str(), &info) != 0) return {};
+  if (!S_ISREG(info.st_mode)) return bad("arena_file is '" + config.arena_file + "': there is something that is no plain file; it is left as it is");
+  if (info.st_uid != geteuid()) return bad("arena_file is '" + config.arena_file + "': the file there belongs to another user; it is left as it is");
+  if (info.st_size != 0 && access((config.arena_file + ".lock").c_str(), F_OK) != 0)
+    return bad("arena_file is '" + config.arena_file +
+               "': the file there is not known to be a store's (no lock file lies beside it); it is left as it is. Remove it, or name another path");
+  return {};
+}
+
 Error StoreMemory::open(Core& core, const MakeConfig& make_config) {
+  if (!core.config.arena_file.empty())
+    if (Error error = check_path(core.config)) return error;
   if (!core.config.arena_file.empty() && open_warm(core, make_config)) return {};
   core.arena.reset();
   if (Error error = open_cold(core)) return error;

@@ -173,6 +173,13 @@ std::optional<std::string> NamedFile::make_room(std::uint64_t bytes) {
     return info.f_blocks == 0 ? ~std::uint64_t{0} : static_cast<std::uint64_t>(info.f_bavail) * static_cast<std::uint64_t>(info.f_bsize);
   };
   if (room() >= bytes) return std::nullopt;
+  // What would not help is not done: with the file as large as this no room could be made.
+  struct stat old {};
+  const bool has_old = fstatat(directory_.get(), name_.c_str(), &old, AT_SYMLINK_NOFOLLOW) == 0;
+  const std::uint64_t held = has_old ? static_cast<std::uint64_t>(old.st_blocks) * 512 : 0;
+  if (room() + held < bytes)
+    return "the arena's file " + quoted(path_) + " of " + std::to_string(bytes) + " bytes has no room on its file system, which has " +
+           std::to_string(room()) + " left" + (held != 0 ? ", and " + std::to_string(held) + " in the old file, which is left as it is" : "");
   // The file that is replaced holds memory too, and is of no use any more.
   unlinkat(directory_.get(), name_.c_str(), 0);
   const std::uint64_t left = room();

@@ -5,6 +5,7 @@
 #include <kvonce/version.hpp>
 
 #include "apps/kvonce/command.hpp"
+#include "apps/standard_streams.hpp"
 #include "apps/kvonce/store_client.hpp"
 
 namespace {
@@ -21,6 +22,7 @@ std::string unknown_command(const CLI::App& app, const char* given) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  kvonce::apps::fill_standard_streams();
   using namespace kvonce::apps;
   CLI::App app{"Keeps the KV-cache pages of inference engines once: pages of a store, replays of request traces, benchmarks.", "kvonce"};
   app.set_version_flag(

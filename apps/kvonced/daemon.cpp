@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <memory>
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <kvonce/runtime.hpp>
@@ -47,6 +48,13 @@ std::string ready_text(const Settings& settings, const StoreStart& start) {
 void tell_ready(const CommandLine& line, const std::string& text) {
   std::printf("%s\n", text.c_str());
   std::fflush(stdout);
+  if (line.detach || line.ready_fd >= 0) {
+    // Nothing more is said there: whoever reads it to its end (a shell's $(...), a pipe) need not wait for the store's.
+    if (const int null = open("/dev/null", O_WRONLY | O_CLOEXEC); null >= 0) {
+      dup2(null, STDOUT_FILENO);
+      close(null);
+    }
+  }
   if (!notify_manager("READY=1\nSTATUS=" + text)) say(Level::warning, "NOTIFY_SOCKET is set, but the service manager could not be told");
   if (line.start_lock_fd >= 0) close(line.start_lock_fd);
   if (line.ready_fd < 0) return;

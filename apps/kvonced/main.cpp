@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "apps/standard_streams.hpp"
 #include "apps/kvonced/command_line.hpp"
 #include "apps/kvonced/daemon.hpp"
 #include "apps/kvonced/signals.hpp"
@@ -72,6 +73,7 @@ int dump(const CommandLine& line, const Settled& settled) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  kvonce::apps::fill_standard_streams();
   CommandLine line = read_command_line(argc, argv);
   if (line.exit_status) return *line.exit_status;
   for (const std::string& warning : line.warnings) std::fprintf(stderr, "kvonced: warning: %s\n", warning.c_str());

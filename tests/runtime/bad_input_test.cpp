@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
 #include "tests/runtime/fixture.hpp"
 
 namespace runtime_test {
@@ -251,6 +256,33 @@ TEST_CASE("after stop every call says at once that the runtime is stopped") {
   CHECK(says(engine.runtime->release(found.lease), "stopped"));
   CHECK(engine.runtime->stats().moved_bytes > 0);
   CHECK(!r.rank->close());
+}
+
+TEST_CASE("an arena file never replaces what no store has made") {
+  char folder[] = "/dev/shm/kvonce-test-XXXXXX";
+  if (mkdtemp(folder) == nullptr) {
+    MESSAGE("skipped: /dev/shm is not there");
+    return;
+  }
+  const std::string path = std::string(folder) + "/arena";
+  const auto start = [&] { return Runtime::start(with([&](auto& c) { c.arena_file = path; })); };
+  std::ofstream(path) << "precious";
+  CHECK(says(start().error, "arena_file is '" + path + "'", "it is left as it is"));
+  std::string text;
+  std::ifstream(path) >> text;
+  CHECK(text == "precious");
+  std::filesystem::remove(path);
+  std::filesystem::create_symlink("/dev/null", path);
+  CHECK(says(start().error, "arena_file is '" + path + "'", "no plain file"));
+  CHECK(std::filesystem::is_symlink(path));
+  std::filesystem::remove(path);
+  {
+    auto first = start();
+    REQUIRE(first);
+    CHECK((*first)->store_start().why_cold.find("not there yet") != std::string::npos);
+  }
+  CHECK(start());  // its own file is taken again
+  std::filesystem::remove_all(folder);
 }
 
 }  // namespace runtime_test
