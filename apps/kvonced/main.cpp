@@ -11,6 +11,8 @@
 #include "apps/kvonced/command_line.hpp"
 #include "apps/kvonced/daemon.hpp"
 #include "apps/kvonced/signals.hpp"
+#include "protocol/units.hpp"
+#include "runtime/host_memory.hpp"
 
 namespace {
 
@@ -84,6 +86,12 @@ int main(int argc, char** argv) {
     errors.insert(errors.end(), settled.errors.begin(), settled.errors.end());
     return tell_errors(errors);
   }
+  // Told here: populated memory that is not there ends with the kernel killing some process, not with a sentence.
+  const std::uint64_t available = kvonce::runtime::available_memory();
+  const kvonce::RuntimeConfig& wanted = settled.settings.runtime;
+  if (wanted.populate && wanted.arena_file.empty() && available != 0 && wanted.arena_bytes > available)
+    return tell_errors({"memory is " + kvonce::protocol::format_bytes(wanted.arena_bytes) + ", and " + kvonce::protocol::format_bytes(available) +
+                        " are available: ask for less, or start with --populate no to take it as pages come"});
   if (line.detach) {
     if (const std::optional<int> status = detach(line)) return *status;
   }
