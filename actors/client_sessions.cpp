@@ -107,11 +107,6 @@ void ClientSessions::tell_ending() {
   for (const auto& [client, session] : sessions_) session->out->send(FrameKind::ending, 0, 0, messages::Nothing{});
 }
 
-std::size_t ClientSessions::count() const {
-  const std::lock_guard lock(mutex_);
-  return sessions_.size();
-}
-
 // -- frames ------------------------------------------------------------------------------------------------------------
 
 bool ClientSessions::frame(transport::Link& link, std::string_view bytes) {

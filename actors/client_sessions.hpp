@@ -42,7 +42,6 @@ class ClientSessions {
 
   /// A store that is ending says so to everybody. Any thread.
   void tell_ending();
-  std::size_t count() const;
 
   using ClientList = std::vector<ClientInfo>;
   /// `done` is called once, by an actor; it must not block. Any thread.

@@ -28,8 +28,6 @@ class FrameSender {
     return messages::send_frames(head, next_.fetch_add(1, std::memory_order_relaxed), message,
                                  [this](std::string_view frame) { return link_->send(frame); });
   }
-  transport::Link& link() const noexcept { return *link_; }
-  const std::shared_ptr<transport::Link>& link_ptr() const noexcept { return link_; }
 
  private:
   std::shared_ptr<transport::Link> link_;

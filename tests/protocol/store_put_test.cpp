@@ -303,7 +303,13 @@ TEST_CASE_FIXTURE(StoreFixture, "a page that was stored without the page before 
   land_all();
   CHECK(readable(kv, 0, 10));
   CHECK(readable(kv, 0, 11));
-  // Page 10 is the older one in no way that counts: as long as 11 is there, it is too.
+  // Page 12 makes the page before it new again, long after page 10 was; and 10 with it, if they hang together.
+  for (std::uint64_t n = 0; n < 24; ++n) {
+    put(batch(r, kv, 0, 500'000 + 100 * n, 1));
+    land_all();
+  }
+  put(batch(r, kv, 0, 12, 1));
+  land_all();
   for (std::uint64_t n = 0; n < 200; ++n) {
     put(batch(r, kv, 0, 1000 + 100 * n, 1));
     land_all();
