@@ -259,6 +259,7 @@ LinkPair::LinkPair(std::uint64_t ring_bytes, std::uint64_t backlog_limit) {
   of_client.peer_bell = UniqueFd{::dup(of_server.own_bell.get())};
   of_server.peer_bell = UniqueFd{pipe_ends[1]};
   of_client.own_bell = UniqueFd{pipe_ends[0]};
+  of_server.kept = UniqueFd{::dup(pipe_ends[0])};
   of_server.backlog_limit = of_client.backlog_limit = backlog_limit;
   of_server.welcome.ring_bytes = of_client.welcome.ring_bytes = ring_bytes;
   server = std::make_unique<Link>(std::move(of_server));
