@@ -20,11 +20,12 @@ die() {
   exit 2
 }
 
-# Installs the packages that are missing.
+# install_missing [PACKAGE...]: installs those that are missing, of all that the library needs without a name.
 install_missing() {
-  command -v dpkg-query > /dev/null || die "This needs Debian 12 (dpkg-query is not there). Elsewhere, install: ${packages[*]}"
-  local missing=() package
-  for package in "${packages[@]}"; do
+  local wanted=("$@") missing=() package
+  (($# > 0)) || wanted=("${packages[@]}")
+  command -v dpkg-query > /dev/null || die "This needs Debian 12 (dpkg-query is not there). Elsewhere, install: ${wanted[*]}"
+  for package in "${wanted[@]}"; do
     if [[ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2> /dev/null)" != installed ]]; then
       missing+=("$package")
     fi
