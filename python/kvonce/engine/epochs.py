@@ -103,6 +103,13 @@ class Epochs:
         """Updates so far."""
         return self._number
 
+    @property
+    def life(self) -> int:
+        """The store's incarnation behind the current epoch, 0 while there is none. When it changed, what was known to be stored
+        may be gone."""
+        epoch = self._epoch
+        return self._incarnation if epoch is not None and self._link.incarnation == self._incarnation else 0
+
     def current(self) -> Epoch | None:
         """The epoch of this moment; None: not known now (no store is connected, or it refuses), so all is a miss.
 

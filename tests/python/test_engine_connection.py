@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+import os
+import unittest
+from unittest import mock
+
+import engine_parts
+
+engine = engine_parts.load()
+connection = engine_parts.load("kvonce.engine.connection")
+
+
+class Opening(unittest.TestCase):
+    def setUp(self):
+        self.store = engine_parts.MemoryStore()
+        self.calls = []
+        self.answers = []
+        patch = mock.patch.object(connection, "_PAUSE_SECONDS", (0.001, 0.002))
+        patch.start()
+        self.addCleanup(patch.stop)
+
+    def opener(self, engine_id, store, **options):
+        self.calls.append((engine_id, store, options))
+        answer = self.answers.pop(0) if self.answers else None
+        if answer is not None:
+            raise answer
+        return engine_parts.MemoryRuntime(self.store, engine_id)
+
+    def connect(self, engine_id="launch-1", **settings):
+        link = engine.Connection(engine.Settings.parse(settings), engine_id, rank=0, opener=self.opener)
+        self.addCleanup(link.close)
+        return link
+
+    def test_the_settings_reach_the_runtime(self):
+        link = self.connect(store="unix:/run/k", role="read", auto_bytes="1GiB")
+        self.assertTrue(link.connected)
+        self.assertEqual(self.calls, [("launch-1", "unix:/run/k", {"read_only": True, "auto_bytes": "1GiB"})])
+        self.assertEqual(link.incarnation, self.store.incarnation)
+        named = engine.Connection(engine.Settings.parse({"engine_id": "mine"}), "launch-1", opener=self.opener)
+        self.assertEqual((named.engine_id, self.calls[-1][0]), ("mine", "mine"))
+
+    def test_a_store_that_does_not_answer_is_awaited_in_the_background(self):
+        self.answers = [engine_parts.StoreLost("nobody listens")] * 3 + [ConnectionRefusedError("no")]
+        with self.assertLogs("kvonce", "INFO") as logs:
+            link = self.connect()
+            self.assertTrue(link.wait(30))
+        self.assertEqual(len(self.calls), 5)
+        self.assertEqual([line.split(":")[0] for line in logs.output], ["WARNING", "INFO"])
+        self.assertIsNotNone(link.runtime)
+
+    def test_what_waiting_cannot_mend_is_refused_at_once(self):
+        self.answers = [engine_parts.BadArgument("auto_bytes is 1: must be ...")]
+        with self.assertRaisesRegex(engine.Refused, "auto_bytes is 1"):
+            self.connect(auto_bytes=1)
+        for wrong in ("", "e" * 256):
+            with self.assertRaisesRegex(engine.Refused, "engine_id"):
+                self.connect(engine_id=wrong)
+        self.assertEqual(len(self.calls), 1)
+
+    def test_a_refusal_in_the_background_ends_the_attempts(self):
+        self.answers = [engine_parts.StoreLost("no")] + [engine_parts.BadArgument("another version")] * 2
+        with self.assertLogs("kvonce", "WARNING"):
+            link = self.connect()
+            self.assertFalse(link.wait(30))
+        self.assertIn("another version", link.refused.text)
+        self.assertFalse(link.connected)
+        self.assertEqual(len(self.calls), 2)
+
+    def test_a_loss_is_told_and_counted_once_however_often_it_is_asked(self):
+        link = self.connect()
+        self.assertTrue(link.connected)
+        for _ in range(2):
+            link.runtime.lost = True
+            with self.assertLogs("kvonce", "WARNING") as logs:
+                self.assertEqual([link.connected for _ in range(100)], [False] * 100)
+            self.assertEqual(len(logs.output), 1)
+            link.runtime.lost = False
+            self.assertTrue(link.connected)
+        self.assertEqual(link.counters.total("stores_lost"), 2)
+
+    def test_close_ends_it_and_the_attempts_too(self):
+        link = self.connect()
+        runtime = link.runtime
+        link.close()
+        link.close()
+        self.assertTrue(runtime.closed)
+        self.assertIsNone(link.runtime)
+        self.assertFalse(link.connected or link.wait(1))
+        self.assertEqual(link.counters.total("stores_lost"), 0)
+        self.answers = [engine_parts.StoreLost("no")] * 1_000_000
+        with self.assertLogs("kvonce", "WARNING"):
+            trying = self.connect()
+        trying.close()
+        self.assertFalse(trying._thread.is_alive())
+
+    def test_a_forked_child_has_no_connection(self):
+        link = self.connect()
+        runtime = link.runtime
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            link.close()
+            os.write(write, b"ok" if link.runtime is None and not link.connected and not runtime.closed else b"no")
+            os._exit(0)
+        os.close(write)
+        self.addCleanup(os.close, read)
+        self.assertEqual(os.read(read, 2), b"ok")
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
+        self.assertTrue(link.connected)
+
+
+if __name__ == "__main__":
+    unittest.main()
