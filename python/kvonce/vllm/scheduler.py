@@ -1,0 +1,485 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The scheduler's side: looks up, plans loads and saves, keeps blocks until they are read. Knows no vLLM class: requests,
+block pool and scheduler output are taken as they come."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from kvonce.engine import Counters, Epoch, Epochs, Settings
+
+from .layout import NULL_BLOCK, Plan
+from .messages import Done, Load, Rows, Save, Step
+
+_log = logging.getLogger("kvonce")
+
+QUICK_SECONDS = 0.001  # lookups may hold the scheduler's loop for this long, all of a step together
+LATE_SECONDS = 1.0  # a lookup that overran its own deadline by this is given up
+LEASE_SPARE_SECONDS = 20.0  # a request may wait for blocks for so long before it is asked for again
+KNOWN_PAGES = 65_536  # hashes of pages that were stored lately
+
+
+@dataclasses.dataclass
+class Answer:
+    """What a lookup found for a request: its first `pages` pages, under a lease."""
+
+    epoch: Epoch
+    pages: int
+    lease: Any
+    start: int  #: tokens that the engine had itself
+    asked: int  #: pages asked for
+    until: float  #: time when the lease gets too short
+
+
+@dataclasses.dataclass
+class Asking:
+    """A lookup under way."""
+
+    epoch: Epoch
+    future: Any
+    pages: int
+    since: float
+    dropped: bool = False
+
+
+@dataclasses.dataclass
+class Tracked:
+    """A request of the engine."""
+
+    request: Any
+    next_page: int = 0  #: the first that was not offered yet
+    asking: Asking | None = None
+    answer: Answer | None = None
+    loading: Load | None = None
+    restored: int = 0  #: pages that a load brought
+    counted: bool = False
+    failed: bool = False  #: a load failed: compute it
+    stale: bool = False  #: holds KV of weights that were replaced
+    jobs: set[int] = dataclasses.field(default_factory=set)
+
+
+@dataclasses.dataclass
+class Stored:
+    """Pages that all ranks have stored, for KV events."""
+
+    hashes: list[bytes]
+    parent: bytes | None
+    tokens: list[int]
+    lora: Any
+
+
+class SchedulerSide:
+    """One per engine. All calls on the scheduler's thread.
+
+    release(lease): gives a lease back; never raises. ranks: rank processes that answer each save.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        settings: Settings,
+        epochs: Epochs,
+        release: Callable[[Any], None],
+        counters: Counters,
+        ranks: int,
+        cause: Callable[[str, int], str] = lambda reason, pages: reason,
+        events: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self.plan = plan
+        self.settings = settings
+        self.epochs = epochs
+        self.counters = counters
+        self.refused = ""  # why a rank takes no part
+        self._release = release
+        self._ranks = ranks
+        self._cause = cause
+        self._clock = clock
+        self._events_on = events
+        self._requests: dict[str, Tracked] = {}
+        self._loads: list[Load] = []
+        self._loading: dict[str, Load] = {}
+        self._held: list[str] = []
+        self._holding: set[str] = set()
+        self._jobs: dict[int, tuple[Save, list[Any], Stored | None]] = {}  # with the blocks that are kept
+        self._acks: dict[int, tuple[int, int]] = {}
+        self._next_job = 0
+        self._block_pool: Any = None
+        self._known: collections.OrderedDict[bytes, None] = collections.OrderedDict()
+        self._life = 0
+        self._quick = QUICK_SECONDS
+        self.events: list[Stored] = []
+        self.cleared = False  # for KV events: all was forgotten
+
+    # -- requests ------------------------------------------------------------------------------------------------------
+
+    def bind_block_pool(self, pool: Any) -> None:
+        """vLLM's block pool: blocks that are read are kept by its reference counts."""
+        self._block_pool = pool
+
+    def track(self, request: Any) -> Tracked:
+        """The state of a request; made when it is new."""
+        found = self._requests.get(request.request_id)
+        if found is None or found.request is not request:
+            found = self._requests[request.request_id] = Tracked(request)
+        return found
+
+    def matched(self, request: Any, computed: int) -> tuple[int | None, bool]:
+        """(tokens beyond `computed` that can be loaded, whether any); (None, False) while the store is being asked."""
+        tracked = self.track(request)
+        page = self.plan.page_tokens
+        # At least one token is computed: recurrent state cannot be rewound by one.
+        limit = min((request.num_tokens - 1) // page, self.plan.hashed_pages(request.block_hashes))
+        if not self.settings.reads or self.refused or tracked.failed or getattr(request, "skip_reading_prefix_cache", False):
+            return 0, False
+        if limit * page <= computed or limit * page < self.settings.min_tokens:
+            self._drop(tracked)
+            return 0, False
+        epoch = self.epochs.current()
+        if epoch is None:
+            self._drop(tracked)
+            self._count(tracked, limit * page - computed, 0, "no_store")
+            return 0, False
+        answer = self._answer(tracked, epoch, limit, computed)
+        if answer is None:
+            return None, False
+        tokens = answer.pages * page - computed
+        if tokens <= 0:
+            self._drop(tracked)
+            return 0, False
+        answer.start = computed
+        return tokens, True
+
+    def _answer(self, tracked: Tracked, epoch: Epoch, limit: int, computed: int) -> Answer | None:
+        now = self._clock()
+        answer = tracked.answer
+        if answer is not None:
+            if answer.epoch is epoch and answer.asked == limit and now < answer.until:
+                return answer
+            self._drop(tracked)
+        asking = tracked.asking
+        if asking is not None and (asking.epoch is not epoch or asking.pages != limit):
+            self._drop(tracked)
+            asking = None
+        if asking is None:
+            asking = self._ask(tracked, epoch, limit)
+            if asking.future is not None and self._quick > 0:
+                asking.future.wait(self._quick)
+                self._quick -= self._clock() - now
+        if asking.future is not None and not asking.future.done():
+            if now < asking.since + self.settings.lookup_ms / 1000 + LATE_SECONDS:
+                return None
+            self._drop(tracked)
+            asking.future = None
+        tracked.asking = None
+        pages, lease, reason = 0, None, "slow_lookup"
+        if asking.future is not None:
+            try:
+                result = asking.future.result()
+                pages, lease, reason = result.pages, result.lease, result.reason or "absent"
+            except Exception as error:
+                reason = "slow_lookup" if getattr(error, "reason", "") == "deadline" else getattr(error, "reason", "") or "error"
+        page = self.plan.page_tokens
+        self._count(tracked, limit * page - computed, max(0, pages * page - computed), self._cause(reason, pages))
+        tracked.next_page = max(tracked.next_page, pages)
+        until = asking.since + self.lease_seconds - self.settings.load_ms / 1000
+        tracked.answer = Answer(epoch, pages, lease, computed, limit, until)
+        return tracked.answer
+
+    @property
+    def lease_seconds(self) -> float:
+        """Life of a lookup's lease."""
+        return self.settings.load_ms / 1000 + LEASE_SPARE_SECONDS
+
+    def _ask(self, tracked: Tracked, epoch: Epoch, limit: int) -> Asking:
+        asking = Asking(epoch, None, limit, self._clock())
+        tracked.asking = asking
+        hashes = self.plan.page_hashes(tracked.request.block_hashes, 0, limit)
+        try:
+            asking.future = epoch.built.group.lookup_async(
+                hashes, lease_time=self.lease_seconds, timeout=self.settings.lookup_ms / 1000
+            )
+        except Exception as error:
+            self.counters.add("errors", 1, "lookup")
+            _log.debug("kvonce: lookup failed: %s", error)
+        return asking
+
+    def _count(self, tracked: Tracked, asked: int, hit: int, cause: str) -> None:
+        if not tracked.counted:
+            tracked.counted = True
+            self.counters.lookup(asked, hit, cause)
+
+    def _drop(self, tracked: Tracked) -> None:
+        """Gives back what was found or asked for."""
+        answer, tracked.answer = tracked.answer, None
+        if answer is not None and answer.lease is not None:
+            self._release(answer.lease)
+        asking, tracked.asking = tracked.asking, None
+        if asking is not None and asking.future is not None:
+            asking.future.add_done_callback(self._release_found)
+            asking.future.cancel()
+
+    def _release_found(self, future: Any) -> None:
+        try:
+            lease = future.result().lease
+        except Exception:
+            return  # cancelled or failed: it found nothing
+        if lease is not None:
+            self._release(lease)
+
+    def allocated(self, request: Any, tables: Sequence[Sequence[int]], tokens: int) -> None:
+        """Blocks are there; `tokens` of the answer are wanted (0: none). tables: block ids by cache group."""
+        tracked = self.track(request)
+        answer, tracked.answer = tracked.answer, None
+        if tokens <= 0:
+            tracked.answer = answer
+            self._drop(tracked)
+            return
+        if answer is None:
+            _log.error("kvonce: %d tokens of request %s are wanted that were never offered", tokens, request.request_id)
+            answer = Answer(None, 0, None, 0, 0, 0.0)  # type: ignore[arg-type]
+        first, end = answer.start // self.plan.page_tokens, (answer.start + tokens) // self.plan.page_tokens
+        rows = self._load_rows(tables, answer.start, first, end) if answer.epoch is not None else {}
+        hashes = self.plan.page_hashes(request.block_hashes, first, end)
+        value = answer.epoch.value if answer.epoch is not None else ""
+        load = Load(request.request_id, self.epochs.number, value, answer.lease, hashes, rows, tokens)
+        tracked.loading = load
+        tracked.restored = end
+        self._loading[request.request_id] = load
+        self._loads.append(load)
+
+    def _load_rows(self, tables: Sequence[Sequence[int]], start: int, first: int, end: int) -> Rows:
+        page = self.plan.page_tokens
+        rows: Rows = {}
+        for pool in self.plan.pools:
+            table = tables[pool.group]
+            if pool.is_state:
+                # The state at the end alone; its block stands where the engine put it, the last one of the table.
+                at = len(table) - 1
+                while at >= 0 and table[at] == NULL_BLOCK:
+                    at -= 1
+                rows[pool.key] = [-1] * (end - first - 1) + [table[at] if at >= 0 else -1]
+                continue
+            block = page // pool.blocks_per_page
+            column = []
+            for number in range(first, end):
+                at = number * pool.blocks_per_page + pool.part
+                held = (at + 1) * block <= start  # the engine has it itself
+                column.append(-1 if held or at >= len(table) or table[at] == NULL_BLOCK else table[at])
+            rows[pool.key] = column
+        return rows
+
+    def finished(self, request: Any) -> bool:
+        """The request has ended. True: its blocks must be kept until `Results.sent` names it."""
+        tracked = self._requests.pop(request.request_id, None)
+        if tracked is None:
+            return False
+        self._drop(tracked)
+        if tracked.loading is not None:
+            # The engine itself waits for the end of the load and frees the blocks then; saves hold theirs by reference.
+            queued = [load for load in self._loads if load is tracked.loading]
+            if queued:
+                self._loads = [load for load in self._loads if load is not tracked.loading]
+                self._loads.append(dataclasses.replace(tracked.loading, rows={}))  # reported as failed, nothing is moved
+            return False
+        if not tracked.jobs:
+            return False
+        self._held.append(request.request_id)
+        self._holding.add(request.request_id)
+        return True
+
+    def reset(self) -> bool:
+        """New weights, perhaps: nothing that was stored before is used any more (unless on_reset is "keep")."""
+        if not self.epochs.reset():
+            return True
+        for tracked in self._requests.values():
+            self._drop(tracked)
+            tracked.stale = getattr(tracked.request, "num_computed_tokens", 0) > 0
+            tracked.next_page = tracked.restored = 0
+        self._known.clear()
+        self.cleared = True
+        return True
+
+    # -- steps ---------------------------------------------------------------------------------------------------------
+
+    def step(self, output: Any) -> Step:
+        """What the ranks have to do in the step that `output` (vLLM's SchedulerOutput) describes."""
+        epoch = self.epochs.current()
+        step = Step(self.epochs.number, epoch.value if epoch is not None else None, self._loads, [], self._held)
+        self._quick = QUICK_SECONDS
+        self._loads, self._held = [], []
+        self._look_for_another_life()
+        preempted = output.preempted_req_ids or ()
+        for request in preempted:
+            tracked = self._requests.get(request)
+            if tracked is not None:
+                tracked.stale = False  # all its KV is computed anew
+        if self.settings.writes and not self.refused:
+            self._plan_saves(output, step, preempted)
+        return step
+
+    def _look_for_another_life(self) -> None:
+        life = self.epochs.life
+        if life != self._life:
+            self._life = life
+            self._known.clear()
+
+    def _plan_saves(self, output: Any, step: Step, preempted: Iterable[str]) -> None:
+        state = output.kv_connector_block_state
+        boundaries = state.boundary_state_offloads if state is not None and self.plan.states else {}
+        computed = {new.req_id: new.num_computed_tokens for new in output.scheduled_new_reqs}
+        computed.update(zip(output.scheduled_cached_reqs.req_ids, output.scheduled_cached_reqs.num_computed_tokens, strict=True))
+        page = self.plan.page_tokens
+        for name, scheduled in output.num_scheduled_tokens.items():
+            tracked = self._requests.get(name)
+            if tracked is None or tracked.stale:
+                continue
+            hashes = tracked.request.block_hashes
+            ready = min((computed[name] + scheduled) // page, self.plan.hashed_pages(hashes))
+            offers = self._boundaries(boundaries.get(name, ()), hashes)
+            if (ready > tracked.next_page or offers) and ready * page >= self.settings.min_tokens:
+                self._save(tracked, name, ready, computed[name], state.get_block_ids(name), offers, step)
+        for name, entries in boundaries.items():
+            if name in output.num_scheduled_tokens or name in preempted or name in output.finished_req_ids:
+                continue  # done above, or its blocks may be another's by now
+            tracked = self._requests.get(name)
+            if tracked is not None and not tracked.stale:
+                offers = self._boundaries(entries, tracked.request.block_hashes)
+                self._save(tracked, name, tracked.next_page, 0, None, offers, step)
+
+    def _boundaries(self, entries: Iterable[tuple[int, int, int]], hashes: Sequence[bytes]) -> dict[int, dict[int, int]]:
+        """{page: {group: block}} of the recurrent states that are at a page's end."""
+        found: dict[int, dict[int, int]] = {}
+        for group, block, tokens in entries:
+            number, rest = divmod(tokens, self.plan.page_tokens)
+            if rest == 0 and block != NULL_BLOCK and 0 < number <= self.plan.hashed_pages(hashes):
+                found.setdefault(number - 1, {})[group] = block
+        return found
+
+    def _save(self, tracked: Tracked, name: str, ready: int, computed: int, tables: Any, offers: dict, step: Step) -> None:
+        hashes = tracked.request.block_hashes
+        first = tracked.next_page
+        # Pages that the engine had itself were stored when they were made, as far as is known.
+        own = computed // self.plan.page_tokens
+        while first < min(own, ready) and self.plan.page_hash(hashes, first) in self._known:
+            first += 1
+        tracked.next_page = max(ready, tracked.next_page)
+        if step.epoch is None:
+            lost = max(0, ready - first)
+            self.counters.add("offered_pages", lost)
+            self.counters.add("skipped_pages", lost, "no_store")
+            return
+        if first < ready and tables is not None:
+            rows = self._save_rows(tables, first, ready)
+            for number in [number for number in offers if first <= number < ready]:
+                for pool in self.plan.states:
+                    if pool.group in offers[number]:
+                        rows.setdefault(pool.key, [-1] * (ready - first))[number - first] = offers[number][pool.group]
+                del offers[number]
+            self._add_save(tracked, name, first, ready, rows, step)
+        for number, blocks in offers.items():
+            if number + 1 == tracked.restored:
+                continue  # this very state came from the store
+            rows = {pool.key: [blocks[pool.group]] for pool in self.plan.states if pool.group in blocks}
+            self._add_save(tracked, name, number, number + 1, rows, step)
+
+    def _save_rows(self, tables: Sequence[Sequence[int]], first: int, end: int) -> Rows:
+        rows: Rows = {}
+        for pool in self.plan.positional:
+            table, step = tables[pool.group], pool.blocks_per_page
+            column = [block if block != NULL_BLOCK else -1 for block in table[first * step + pool.part : end * step : step]]
+            column += [-1] * (end - first - len(column))
+            rows[pool.key] = column
+        return rows
+
+    def _add_save(self, tracked: Tracked, name: str, first: int, end: int, rows: Rows, step: Step) -> None:
+        rows = {key: column for key, column in rows.items() if max(column) >= 0}
+        if not rows:
+            return
+        hashes = tracked.request.block_hashes
+        parent = self.plan.page_hash(hashes, first - 1) if first else None
+        save = Save(self._next_job, name, first, parent, self.plan.page_hashes(hashes, first, end), rows)
+        self._next_job += 1
+        blocks = sorted({block for column in rows.values() for block in column if block >= 0})
+        pinned = [self._block_pool.blocks[block] for block in blocks] if self._block_pool is not None else []
+        if pinned:
+            self._block_pool.touch(pinned)
+        stored = self._stored(tracked.request, save) if self._events_on else None
+        self._jobs[save.job] = (save, pinned, stored)
+        tracked.jobs.add(save.job)
+        step.saves.append(save)
+        self.counters.add("offered_pages", save.pages)
+
+    def _stored(self, request: Any, save: Save) -> Stored:
+        page = self.plan.page_tokens
+        tokens = list(request.all_token_ids[save.first_page * page : (save.first_page + save.pages) * page])
+        hashes = [save.hashes[at : at + 32] for at in range(0, len(save.hashes), 32)]
+        return Stored(hashes, save.parent, tokens, getattr(request, "lora_request", None))
+
+    # -- answers of the ranks ------------------------------------------------------------------------------------------
+
+    def received(self, done: Iterable[str], failed: Iterable[str]) -> None:
+        """Loads that ended on all ranks, and which of them failed on any."""
+        failed = set(failed)
+        for name in done:
+            load = self._loading.pop(name, None)
+            if load is None:
+                continue
+            if load.lease is not None:
+                self._release(load.lease)
+            tracked = self._requests.get(name)
+            if tracked is not None:
+                tracked.loading = None
+                if name in failed:
+                    tracked.failed, tracked.restored, tracked.next_page, tracked.stale = True, 0, 0, False
+
+    def sent(self, names: Iterable[str]) -> None:
+        """Finished requests whose blocks are free now."""
+        self._holding.difference_update(names)
+
+    def done(self, done: Done) -> None:
+        """Save jobs that ended on some ranks. Blocks are let go when all have answered."""
+        if done.refused and not self.refused:
+            self.refused = done.refused
+            _log.error("%s A rank takes no part, so kvonce is not used.", done.refused)
+        for job, (ranks, stored) in done.jobs.items():
+            before = self._acks.get(job, (0, 0))
+            now = (before[0] + ranks, before[1] + stored)
+            if now[0] < self._ranks:
+                self._acks[job] = now
+                continue
+            self._acks.pop(job, None)
+            found = self._jobs.pop(job, None)
+            if found is None:
+                continue
+            save, pinned, event = found
+            if pinned:
+                self._block_pool.free_blocks(pinned)
+            tracked = self._requests.get(save.request)
+            if tracked is not None:
+                tracked.jobs.discard(job)
+            if now[1] == self._ranks:
+                self._remember(save)
+                if event is not None:
+                    self.events.append(event)
+
+    def _remember(self, save: Save) -> None:
+        for at in range(0, len(save.hashes), 32):
+            self._known[save.hashes[at : at + 32]] = None
+        while len(self._known) > KNOWN_PAGES:
+            self._known.popitem(last=False)
+
+    @property
+    def busy(self) -> bool:
+        """True while saves are running: the engine must go on stepping to hear of their end."""
+        return bool(self._jobs or self._holding)
+
+    @property
+    def frees_soon(self) -> bool:
+        """True while blocks that nobody else holds wait for their saves: waiting for them is better than preempting."""
+        return any(block.ref_cnt == 1 for _save, pinned, _event in self._jobs.values() for block in pinned)

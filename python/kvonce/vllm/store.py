@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The connection of one engine process to the store, and what is registered there for a plan."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from kvonce.engine import Connection, Counters, Epochs, Identity, OtherLayouts, Settings
+
+from .layout import Plan, Rows
+
+_log = logging.getLogger("kvonce")
+
+
+@dataclasses.dataclass
+class Built:
+    """What is registered in one namespace: the page group, and in a rank's process its memory."""
+
+    group: Any
+    rank: Any = None
+    pools: dict[str, Any] = dataclasses.field(default_factory=dict)  #: by Pool.key
+
+
+class Store:
+    """Link, epochs and counters of one process. rows: per cache group the layers' rows (layout.layer_rows); None in the
+    scheduler's process. Raises Refused."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        settings: Settings,
+        identity: Identity,
+        engine_id: str,
+        rank: int | str,
+        rows: Mapping[int, list[list[Rows]]] | None = None,
+    ):
+        self.plan = plan
+        self.counters = Counters(settings.engine_id or engine_id, rank)
+        self._rows = rows
+        self._layouts = OtherLayouts(identity)
+        self.link = Connection(settings, engine_id, rank, self.counters)
+        retire = self._retire if rows is not None else None
+        self.epochs = Epochs(self.link, identity, self._build, retire, settings.on_reset, self.counters)
+        self.cause = self._layouts.cause
+
+    def release(self, lease: Any) -> None:
+        """Gives a lease back. Never raises: a lease that is not given back ends by itself."""
+        runtime = self.link.runtime
+        if runtime is None or lease is None:
+            return
+        try:
+            runtime.release(lease)
+        except Exception as error:
+            _log.debug("kvonce: a lease could not be given back: %s", error)
+
+    def close(self) -> None:
+        """Ends everything; copies that are running end first, or within some seconds."""
+        self.epochs.close()
+        self.link.close()
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _group_name(self) -> str:
+        parts = [str(self.plan.place.ranks)]
+        parts += [f"{pool.key} {pool.shard.counts} {pool.trailing}" for pool in self.plan.pools]
+        return "vllm " + hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+    def _build(self, namespace: Any) -> Built:
+        from kvonce import GroupPool
+
+        runtime = self.link.runtime
+        if self._rows is None:
+            self._layouts.announce(runtime, namespace, {pool.key: pool.shard.counts for pool in self.plan.pools})
+        pools = [GroupPool(pool.key, shards=pool.shard.counts, trailing_pages=pool.trailing) for pool in self.plan.pools]
+        built = Built(namespace.group(self._group_name(), pools, ranks=self.plan.place.ranks))
+        if self._rows is not None:
+            self._register(built)
+        return built
+
+    def _register(self, built: Built) -> None:
+        from kvonce import Component, Layer
+
+        place = self.plan.place
+        built.rank = built.group.rank(tp=place.tp, pp=place.pp, cp=place.cp)
+        try:
+            for pool in self.plan.pools:
+                components = [
+                    Component(f"part{number}", [Layer(row.pointer, row.stride, row.size, self.plan.blocks) for row in layers])
+                    for number, layers in enumerate(self._rows[pool.group])
+                ]
+                built.pools[pool.key] = built.rank.register_pool(
+                    pool.key, components, rows=self.plan.blocks, shard=pool.shard.index, memory="host"
+                )
+        except BaseException:
+            built.rank.close()
+            raise
+
+    def _retire(self, built: Built) -> None:
+        built.rank.close()
