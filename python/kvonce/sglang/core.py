@@ -1,0 +1,324 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The linker without SGLang: what its ten calls do, on pool views. `linker.py` joins it to SGLang's classes.
+
+What must hold over all ranks of an engine: the answers of load() and offload() depend on the transfers alone. A rank in
+trouble tells it where SGLang reduces over the ranks: in lookup(), finish_layer_wise_loading() and pop_completed_offload().
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..engine import Counters, Epochs, Place, Settings, Shard
+from .layer_counter import LayerCounter
+from .loads import Loader, LoadJob
+from .lookups import Answer, Chains, LookupBook
+from .offloads import Offloader
+from .transfers import PoolView, page_hashes, resolve
+
+_log = logging.getLogger("kvonce")
+
+_LEASE_SECONDS = 10.0
+_FRESH_SECONDS = 4.0  # an answer is used again for so long; the rest of its lease is for the load
+_MISS_SECONDS = 1.0  # as the store itself keeps an empty answer
+_COUNTER_GRACE_SECONDS = 15.0
+_DRAIN_SECONDS = 5.0
+#: Why a lookup that raised is a miss, by the error's reason.
+_SLOW = {"deadline": "slow_lookup", "store_lost": "no_store"}
+
+
+class Built:
+    """What one weight epoch has in the store: page group, this rank and its pools. Made in every epoch's namespace."""
+
+    def __init__(self, namespace: Any, views: Sequence[PoolView], shards: dict[str, Shard], place: Place):
+        from kvonce import Component, GroupPool, Layer
+
+        self.views = views
+        pools = [
+            GroupPool(v.pool_name, shards=shards[v.text].counts, trailing_pages=v.trailing_pages, optional=v.optional) for v in views
+        ]
+        self.group = namespace.group(group_name(views, shards, place), pools, ranks=place.ranks)
+        self.rank = self.group.rank(*place.index)
+        self.pools = {}
+        for v in views:
+            parts = [
+                Component(name, [Layer(address, stride, size, v.rows) for address, stride, size in layers])
+                for name, layers in v.components
+            ]
+            self.pools[v.text] = self.rank.register_pool(v.pool_name, parts, rows=v.rows, shard=shards[v.text].index, unit=v.unit)
+
+    def close(self) -> None:
+        """Ends the rank; waits for lent rows."""
+        self.rank.close()
+
+
+def group_name(views: Sequence[PoolView], shards: dict[str, Shard], place: Place) -> str:
+    """One name for one set of pools and ranks: engines of another size, or with a draft, have a group of their own."""
+    text = repr([(v.pool_name, shards[v.text].counts, v.trailing_pages, v.optional) for v in views])
+    digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+    return f"sglang linker tp{place.tp_size} cp{place.cp_size} {digest}"
+
+
+class LinkerCore:
+    """views: this rank's pools. link: engine.Connection. epochs: engine.Epochs whose `built` has group, rank, pools as Built.
+
+    refusal: why nothing is served (one sentence); then link and epochs are None, and every answer is that of an empty store.
+    """
+
+    def __init__(
+        self,
+        views: Sequence[PoolView],
+        num_layers: int,
+        page_tokens: int,
+        settings: Settings,
+        counters: Counters,
+        *,
+        link: Any = None,
+        epochs: Epochs | None = None,
+        refusal: str = "",
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self.views = list(views)
+        self.page_tokens = page_tokens
+        self.settings = settings
+        self.counters = counters
+        self.link = link
+        self.epochs = epochs
+        self.refusal = refusal
+        self._clock = clock
+        load_seconds = settings.load_ms / 1000
+        self.layer_done_counter = LayerCounter(num_layers, load_seconds + _COUNTER_GRACE_SECONDS)
+        self._book = LookupBook(clock=clock)
+        self._chains = Chains()
+        self._queued: dict[str, LoadJob] = {}
+        self._batches: dict[int, list[Answer]] = {}
+        self._finished: list[Answer] = []
+        self._mixed = False  # new weights are in place, but the engine has not flushed what the old ones made
+        self._told: set[str] = set()
+        self._lock = threading.Lock()
+        self._loader = Loader(
+            self.layer_done_counter,
+            load_seconds=load_seconds,
+            page_tokens=page_tokens,
+            issue=self.issue_load,
+            renew=self._renew,
+            release=self._release,
+            counters=counters,
+        )
+        self._offloader = Offloader(put=self.issue_put, chains=self._chains, counters=counters)
+
+    # -- SGLang's calls ------------------------------------------------------------------------------------------------
+
+    def lookup(self, rid: str, transfers: Sequence[Any]) -> list[int]:
+        """Every prefix length in pages, ascending, that can be restored in all pools and on all ranks. Never raises."""
+        try:
+            chain = next((t for t in transfers if str(getattr(t.name, "value", t.name)) == "kv"), None)
+            if chain is None or not chain.keys:
+                return []
+            keys = list(chain.keys)
+            known = self._book.repeated(rid, keys)
+            if known is not None:
+                self.counters.add("lookups", 1, "repeated")
+                return known.stops
+            return self._ask(rid, keys, transfers)
+        except Exception:
+            self._complain("lookup")
+            return []
+
+    def load(self, rid: str, transfers: Sequence[Any]) -> bool:
+        """Accepts a load for the next start; the answer depends on the transfers alone."""
+        resolved = resolve(self.views, transfers, partial=True)
+        if resolved is None:
+            return False
+        self._queued[rid] = LoadJob(rid, resolved, self._book.take(rid))
+        return True
+
+    def start_layer_wise_loading(self) -> int:
+        """Starts what was accepted; the counter's index for the forward, -1: nothing."""
+        self._give_back_finished()
+        if not self._queued:
+            return -1
+        jobs, self._queued = list(self._queued.values()), {}
+        index = self.layer_done_counter.update_producer()
+        self._batches[index] = [job.answer for job in jobs if job.answer is not None and job.answer.lease is not None]
+        # A store that was lost since the lookup is no reason not to try: the pages are in this process's memory.
+        epoch = self._epoch() or next((job.answer.epoch for job in jobs if job.answer is not None), None)
+        self._loader.start(index, jobs, epoch)
+        return index
+
+    def finish_layer_wise_loading(self, counter_index: int) -> bool:
+        """Waits for the batch's last write; True: all of it is in place. At its deadline at last."""
+        landed = self.layer_done_counter.finish(counter_index)
+        # The lease is one for all ranks, and the others may not have begun: it is given back when SGLang calls next,
+        # which is after it has reduced this very answer over all ranks.
+        self._finished += self._batches.pop(counter_index, [])
+        return landed
+
+    def cancel_queued_load(self, rid: str) -> bool:
+        """True when the load had not been started; its slots are not touched then."""
+        job = self._queued.pop(rid, None)
+        return job is not None
+
+    def offload(self, transfers: Sequence[Any], ready: Callable[[], bool] | None) -> bool:
+        """Accepts pages to be kept; the answer depends on the transfers alone. No row is read before ready() is True."""
+        resolved = resolve(self.views, transfers, partial=True)
+        if resolved is None:
+            return False
+        epoch = self._epoch()
+        self._offloader.add(resolved, epoch, ready, self._why_not_put(resolved.pages, epoch))
+        return True
+
+    def num_completed_offloads(self) -> int:
+        """Offloads that are done and not taken, counted from the oldest without a gap. Called in every step."""
+        if self._finished:
+            self._give_back_finished()
+        return self._offloader.completed()
+
+    def pop_completed_offload(self) -> bool:
+        """Takes the oldest; True: stored in all its pools."""
+        return self._offloader.pop()
+
+    def weights_changed(self) -> None:
+        """New weights are being put in place: nothing is kept or looked up until the engine has reset."""
+        self._mixed = True
+        if self.epochs is not None:
+            self.epochs.update("update", covers_next_reset=True)
+
+    def reset(self, knows_updates: bool = False) -> None:
+        """Returns when no slot is read or written any more. The store keeps what it has.
+
+        knows_updates: weights_changed() was called for every update, so that any other reset is a flush.
+        """
+        self._quiesce()
+        if self.epochs is not None and (self._mixed or not knows_updates):
+            self.epochs.reset()
+        self._mixed = False
+
+    def close(self) -> None:
+        """As reset, and lets go of the store."""
+        self._quiesce()
+        self._loader.close()
+        self._offloader.close(_DRAIN_SECONDS)
+        if self.epochs is not None:
+            self.epochs.close()
+        if self.link is not None:
+            self.link.close()
+
+    # -- what a test's control replaces --------------------------------------------------------------------------------
+
+    def issue_load(self, epoch: Any, lease: Any, pages: bytes, rows: dict[str, Any], begin: int, end: int, timeout: float) -> Any:
+        """One load of kvonce: these pages' layers [begin, end) of these pools, into these rows. Its future."""
+        built = epoch.built
+        by_pool = {built.pools[name]: indices for name, indices in rows.items()}
+        return built.rank.load(lease, pages, by_pool, layer_begin=begin, layer_end=end, timeout=timeout)
+
+    def issue_put(
+        self, epoch: Any, pages: bytes, rows: dict[str, Any], parent: bytes | None, depth: int, ready: Callable[[], bool] | None
+    ) -> Any:
+        """One put of kvonce; its future."""
+        built = epoch.built
+        by_pool = {built.pools[name]: indices for name, indices in rows.items()}
+        seconds = self.settings.put_ms / 1000
+        return built.rank.put(pages, by_pool, parent=parent, first_depth=depth, after=ready, timeout=seconds)
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _epoch(self) -> Any:
+        return None if self.epochs is None or self._mixed else self.epochs.current()
+
+    def _why_not(self, pages: int, wanted: bool, epoch: Any) -> str:
+        if self.refusal:
+            return "refused"
+        if not wanted:
+            return "role"
+        if pages * self.page_tokens < self.settings.min_tokens:
+            return "too_short"
+        if epoch is None:
+            return "no_store" if self.link is None or not self.link.connected else "no_epoch"
+        return ""
+
+    def _why_not_put(self, pages: int, epoch: Any) -> str:
+        # A short node may continue a long prefix, so min_tokens says nothing about offloads.
+        return self._why_not(max(pages, -(-self.settings.min_tokens // self.page_tokens)), self.settings.writes, epoch)
+
+    def _ask(self, rid: str, keys: list[str], transfers: Sequence[Any]) -> list[int]:
+        asked = len(keys) * self.page_tokens
+        epoch = self._epoch()
+        cause = self._why_not(len(keys), self.settings.reads, epoch)
+        if not cause and resolve(self.views, transfers, partial=False) is None:
+            return []
+        stops: list[int] = []
+        lease, optional_missing = None, frozenset()
+        if not cause:
+            try:
+                found = epoch.built.group.lookup(
+                    page_hashes(keys), request_id=rid[:4096], lease_time=_LEASE_SECONDS, timeout=self.settings.lookup_ms / 1000
+                )
+                least = -(-self.settings.min_tokens // self.page_tokens)
+                stops = list(range(1, found.pages + 1)) if found.every_stop else list(found.stops)
+                stops = [stop for stop in stops if stop >= least] if least > 1 else stops
+                lease, cause = found.lease, found.reason or ""
+                optional_missing = frozenset(found.optional_missing)
+            except Exception as error:
+                reason = getattr(error, "reason", "")
+                if not reason:
+                    raise
+                cause = _SLOW.get(reason, reason)
+        hit = (stops[-1] if stops else 0) * self.page_tokens
+        self.counters.lookup(asked, hit, cause)
+        now = self._clock()
+        answer = Answer(
+            keys, stops, lease, epoch, now + (_FRESH_SECONDS if stops else _MISS_SECONDS), now + _LEASE_SECONDS - 1.0, optional_missing
+        )
+        self._loader.give_back(self._book.keep(rid, answer))
+        self._chains.learn(keys)
+        return stops
+
+    def _renew(self, job: LoadJob, epoch: Any) -> Answer | None:
+        """A new lease for a load whose own has ended; of this rank alone. None: the pages are gone."""
+        try:
+            keys = job.resolved.keys
+            found = epoch.built.group.lookup(page_hashes(keys), lease_time=_LEASE_SECONDS, timeout=self.settings.lookup_ms / 1000)
+        except Exception:
+            return None
+        if found.lease is None:
+            return None
+        now = self._clock()
+        return Answer(keys, [], found.lease, epoch, now, now + _LEASE_SECONDS - 1.0, frozenset(found.optional_missing))
+
+    def _release(self, answers: Sequence[Answer | None]) -> None:
+        runtime = self.link.runtime if self.link is not None else None
+        for answer in answers:
+            if runtime is not None and answer is not None and answer.lease is not None:
+                try:
+                    runtime.release(answer.lease)
+                except Exception as error:  # it ends by itself soon
+                    _log.debug("kvonce: a lease was not released: %s", error)
+
+    def _give_back_finished(self) -> None:
+        finished, self._finished = self._finished, []
+        self._loader.give_back(finished)
+
+    def _quiesce(self) -> None:
+        self._queued.clear()
+        self._loader.give_back(self._book.clear())
+        self._give_back_finished()
+        if not self._loader.wait_idle(self.settings.load_ms / 1000 + _DRAIN_SECONDS) or not self._offloader.drain(_DRAIN_SECONDS):
+            _log.error("kvonce: transfers were still under way at a reset")
+        for answers in self._batches.values():
+            self._loader.give_back(answers)
+        self._batches.clear()
+        self.layer_done_counter.reset()
+
+    def _complain(self, where: str) -> None:
+        self.counters.add("errors", 1, where)
+        with self._lock:
+            first = where not in self._told
+            self._told.add(where)
+        if first:
+            _log.exception("kvonce: %s failed; further ones are only counted", where)
