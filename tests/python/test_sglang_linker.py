@@ -1,0 +1,277 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the linker answers SGLang, with a store whose puts and loads the tests settle by hand."""
+
+import unittest
+
+import sglang_parts as parts
+
+Future, Result, Found, Group = parts.Future, parts.Result, parts.Found, parts.Group
+key, transfer, view = parts.key, parts.transfer, parts.view
+
+
+class StoreLost(Exception):
+    reason = "store_lost"
+
+
+class Slow(Exception):
+    reason = "deadline"
+
+
+def kv(pages, first_slot=0):
+    pages = list(pages)
+    return transfer("kv", pages, list(range(first_slot, first_slot + 4 * len(pages))))
+
+
+class Lookups(parts.CoreCase, unittest.TestCase):
+    def test_all_legal_lengths_are_told(self):
+        core = self.core(group=Group(Found([2, 5])))
+        self.assertEqual(core.lookup("r", [kv(range(6))]), [2, 5])
+        self.assertEqual(self.group.asked, [(bytes.fromhex("".join(key(n) for n in range(6))), "r")])
+
+    def test_every_length_is_told_where_every_one_is_legal(self):
+        core = self.core(group=Group(Found([3], every_stop=True)))
+        self.assertEqual(core.lookup("r", [kv(range(6))]), [1, 2, 3])
+
+    def test_a_repeated_question_costs_no_round_trip(self):
+        core = self.core(group=Group(Found([2])))
+        for _ in range(3):
+            self.assertEqual(core.lookup("r", [kv(range(4))]), [2])
+        self.assertEqual(len(self.group.asked), 1)
+        self.assertEqual(core.counters.snapshot()["lookups", "repeated"], 2)
+        self.assertEqual(core.counters.total("asked_tokens"), 16)
+
+    def test_a_repeated_miss_costs_none_either(self):
+        core = self.core(group=Group(Found()))
+        for _ in range(3):
+            self.assertEqual(core.lookup("r", [kv(range(4))]), [])
+        self.assertEqual(len(self.group.asked), 1)
+
+    def test_a_longer_question_of_the_request_replaces_its_lease(self):
+        core = self.core(group=Group(Found([2], lease="first"), Found([3], lease="second")))
+        core.lookup("r", [kv(range(4))])
+        core.lookup("r", [kv(range(5))])
+        self.assertTrue(self.link.wait_released(["first"]))
+
+    def test_lengths_below_min_tokens_are_not_worth_a_load(self):
+        core = self.core(group=Group(Found([1, 2, 4])), min_tokens=9)
+        self.assertEqual(core.lookup("r", [kv(range(4))]), [4])
+        self.assertEqual(core.lookup("short", [kv(range(2))]), [])
+        self.assertEqual(len(self.group.asked), 1)
+
+    def test_trouble_is_a_miss_with_a_cause(self):
+        for error, cause in ((StoreLost(), "no_store"), (Slow(), "slow_lookup")):
+            core = self.core(group=Group(error))
+            self.assertEqual(core.lookup("r", [kv(range(4))]), [])
+            self.assertEqual(core.counters.snapshot()["missed_tokens", cause], 16)
+
+    def test_an_unforeseen_error_is_a_miss_too(self):
+        core = self.core(group=Group(ZeroDivisionError()))
+        with self.assertLogs("kvonce", "ERROR"):
+            self.assertEqual(core.lookup("r", [kv(range(4))]), [])
+        self.assertEqual(core.counters.snapshot()["errors", "lookup"], 1)
+
+    def test_a_writer_looks_nothing_up(self):
+        core = self.core(group=Group(Found([2])), role="write")
+        self.assertEqual(core.lookup("r", [kv(range(4))]), [])
+        self.assertEqual(self.group.asked, [])
+
+
+class Loads(parts.CoreCase, unittest.TestCase):
+    def start(self, core, rid="r", pages=2):
+        core.lookup(rid, [kv(range(pages))])
+        self.assertTrue(core.load(rid, [kv(range(pages), 8)]))
+        index = core.start_layer_wise_loading()
+        core.layer_done_counter.set_consumer(index)
+        return index
+
+    def test_layers_come_in_order_and_the_batch_lands(self):
+        core = self.core(group=Group(Found([2])))
+        index = self.start(core)
+        core.layer_done_counter.wait_until(2)
+        self.assertTrue(core.finish_layer_wise_loading(index))
+        self.assertEqual([call[2:] for call in self.issued], [(0, 1), (1, 2), (2, 3)])
+        self.assertEqual(self.issued[0][:2], ("lease", {"kv": list(range(8, 16))}))
+        self.assertEqual(core.counters.total("loaded_tokens"), 8)
+
+    def test_pools_of_other_layers_are_loaded_with_the_layers_that_need_them(self):
+        pools = [view(layers=(1, 3)), view("mamba", unit=1, layers=(0, 2), kind="state")]
+        core = self.core(group=Group(Found([2])), views=pools, num_layers=4)
+        both = [kv(range(2)), transfer("mamba", [1], [5], "trailing_pages")]
+        core.lookup("r", both)
+        core.load("r", both)
+        index = core.start_layer_wise_loading()
+        self.assertTrue(core.finish_layer_wise_loading(index))
+        order = [(next(iter(rows)), begin, end) for _, rows, begin, end in self.issued]
+        self.assertEqual(order, [("mamba", 0, 1), ("kv", 0, 1), ("mamba", 1, 2), ("kv", 1, 2)])
+
+    def test_first_layers_of_all_requests_come_before_later_layers_of_any(self):
+        core = self.core(group=Group(Found([2], lease="a"), Found([2], lease="b")))
+        for rid in "ab":
+            core.lookup(rid, [kv(range(2))])
+            core.load(rid, [kv(range(2))])
+        self.assertTrue(core.finish_layer_wise_loading(core.start_layer_wise_loading()))
+        self.assertEqual([(lease, begin) for lease, _, begin, _ in self.issued], [("a", 0), ("b", 0), ("a", 1), ("b", 1), ("a", 2), ("b", 2)])
+
+    def test_nothing_queued_starts_nothing(self):
+        core = self.core()
+        self.assertEqual(core.start_layer_wise_loading(), -1)
+        self.assertTrue(core.finish_layer_wise_loading(-1))
+
+    def test_a_load_that_fails_completes_no_later_layer_and_is_told_at_the_end(self):
+        core = self.core(group=Group(Found([2])))
+        self.load_results = [Future(Result()), Future(Result({"checksum_mismatch": 1})), Future(done=False)]
+        last = self.load_results[-1]
+        index = self.start(core)
+        core.layer_done_counter.wait_until(2)
+        self.assertFalse(core.finish_layer_wise_loading(index))
+        self.assertTrue(last.cancelled, "what had not begun is not written any more")
+        self.assertEqual(core.counters.snapshot()["failed_load_tokens", "checksum_mismatch"], 8)
+
+    def test_a_lease_that_ended_early_is_asked_for_anew_once(self):
+        core = self.core(group=Group(Found([2], lease="old"), Found([2], lease="new")))
+        self.load_results = [Future(Result({"lease_expired": 2})) for _ in range(3)]
+        self.assertTrue(core.finish_layer_wise_loading(self.start(core)))
+        self.assertEqual([call[0] for call in self.issued], ["old"] * 3 + ["new"] * 3)
+        self.assertEqual(self.group.asked[1][1], "", "of this rank alone")
+
+    def test_pages_that_are_gone_end_in_a_failed_batch_and_not_in_a_loop(self):
+        core = self.core(group=Group(Found([2]), Found()))
+        self.load_results = [Future(Result({"lease_expired": 2})) for _ in range(3)]
+        self.assertFalse(core.finish_layer_wise_loading(self.start(core)))
+        self.assertEqual(len(self.issued), 3)
+
+    def test_an_error_in_the_thread_fails_the_batch(self):
+        core = self.core(group=Group(Found([2])))
+        core.lookup("r", [kv(range(2))])
+        core.load("r", [transfer("kv", range(2), list(range(5)))])
+        with self.assertLogs("kvonce", "ERROR"):
+            self.assertFalse(core.finish_layer_wise_loading(core.start_layer_wise_loading()))
+
+    def test_a_lease_is_given_back_only_after_all_ranks_have_finished(self):
+        core = self.core(group=Group(Found([2])))
+        self.assertTrue(core.finish_layer_wise_loading(self.start(core)))
+        self.assertEqual(self.link.released, [])
+        core.num_completed_offloads()  # SGLang has reduced finish_layer_wise_loading over the ranks by now
+        self.assertTrue(self.link.wait_released(["lease"]))
+
+    def test_a_cancelled_load_is_not_started(self):
+        core = self.core(group=Group(Found([2])))
+        core.load("r", [kv(range(2))])
+        self.assertTrue(core.cancel_queued_load("r"))
+        self.assertFalse(core.cancel_queued_load("r"))
+        self.assertEqual(core.start_layer_wise_loading(), -1)
+
+    def test_an_optional_pool_that_is_missing_fails_nothing(self):
+        found = Found([2])
+        found.optional_missing = ["draft@1"]
+        pools = [view(), view("draft", source="kv", kind="draft", pool_name="draft@1", optional=True)]
+        core = self.core(group=Group(found), views=pools)
+        self.assertTrue(core.finish_layer_wise_loading(self.start(core)))
+        self.assertEqual({name for _, rows, _, _ in self.issued for name in rows}, {"kv"})
+
+
+class Offloads(parts.CoreCase, unittest.TestCase):
+    def test_they_are_told_in_the_order_in_which_they_came(self):
+        core = self.core()
+        for n in range(3):
+            self.assertTrue(core.offload([kv([n])], None))
+        self.assertTrue(self.wait_put(3))
+        self.put[1][0].settle(Result())
+        self.assertEqual(core.num_completed_offloads(), 0)
+        self.put[0][0].settle(Result({"no_space": 1}))
+        self.assertEqual(core.num_completed_offloads(), 2)
+        self.assertEqual([core.pop_completed_offload(), core.pop_completed_offload()], [False, True])
+        self.assertEqual(core.num_completed_offloads(), 0)
+        self.put[2][0].settle(Result())
+        self.assertTrue(core.pop_completed_offload())
+
+    def test_rows_are_put_only_with_the_event_that_says_when(self):
+        core = self.core()
+        ready = lambda: False  # noqa: E731
+        core.offload([kv([1])], ready)
+        self.assertTrue(self.wait_put(1))
+        self.assertIs(self.put[0][5], ready)
+        self.put[0][0].settle(Result())
+
+    def test_a_page_is_put_behind_the_one_before_it(self):
+        core = self.core()
+        core.lookup("r", [kv(range(4))])
+        core.offload([kv([2, 3])], None)
+        self.assertTrue(self.wait_put(1))
+        self.assertEqual(self.put[0][3:5], (bytes.fromhex(key(1)), 2))
+        self.put[0][0].settle(Result())
+
+    def test_a_reset_ends_what_is_under_way(self):
+        core = self.core()
+        core.offload([kv([1])], None)
+        self.assertTrue(self.wait_put(1))
+        drain = parts.load("core")
+        drain._DRAIN_SECONDS, kept = 0.05, drain._DRAIN_SECONDS
+        self.addCleanup(setattr, drain, "_DRAIN_SECONDS", kept)
+        core.reset(knows_updates=True)
+        self.assertTrue(self.put[0][0].cancelled)
+        self.assertEqual(core.num_completed_offloads(), 0)
+        self.assertEqual(self.epoch.held, 0)
+
+
+class AnswersOfOneRank(parts.CoreCase, unittest.TestCase):
+    """load() and offload() answer by the transfers alone: one rank that answers otherwise ends the whole engine."""
+
+    def answers(self, core):
+        out = [core.offload(list(ts), None) for ts in ([kv([1])], [kv([])], [], [transfer("mamba", [1], [1])])]
+        return out + [core.load("r", list(ts)) for ts in ([kv([1])], [kv([])], [])]
+
+    def test_they_are_the_same_in_every_state_of_the_store(self):
+        healthy = self.answers(self.core())
+        self.assertEqual(healthy, [True, False, False, False, True, False, False])
+        for state in (
+            {"refusal": "kvonce: no."},
+            {"epochs": parts.Epochs(None)},
+            {"link": parts.Link(connected=False), "epochs": parts.Epochs(None)},
+            {"role": "read"},
+            {"role": "write"},
+        ):
+            core = self.core(**state)
+            self.assertEqual(self.answers(core), healthy, state)
+
+    def test_an_offload_that_cannot_be_kept_is_done_at_once_and_not_stored(self):
+        core = self.core(epochs=parts.Epochs(None), link=parts.Link(connected=False))
+        self.assertTrue(core.offload([kv([1])], None))
+        self.assertEqual(core.num_completed_offloads(), 1)
+        self.assertFalse(core.pop_completed_offload())
+        self.assertEqual(core.counters.snapshot()["skipped_pages", "no_store"], 1)
+
+    def test_a_load_without_a_store_fails_by_itself(self):
+        core = self.core(epochs=parts.Epochs(None))
+        core.load("r", [kv([1])])
+        index = core.start_layer_wise_loading()
+        core.layer_done_counter.set_consumer(index)
+        core.layer_done_counter.wait_until(2)
+        self.assertFalse(core.finish_layer_wise_loading(index))
+
+
+class Updates(parts.CoreCase, unittest.TestCase):
+    def test_a_flush_keeps_the_epoch_where_updates_are_heard(self):
+        core = self.core()
+        core.reset(knows_updates=True)
+        self.assertEqual((self.epochs.updates, self.epochs.resets), (0, 0))
+
+    def test_a_reset_may_have_been_an_update_where_they_are_not(self):
+        core = self.core()
+        core.reset(knows_updates=False)
+        self.assertEqual(self.epochs.resets, 1)
+
+    def test_nothing_is_kept_between_new_weights_and_the_flush(self):
+        core = self.core(group=Group(Found([2])))
+        core.weights_changed()
+        self.assertEqual(core.lookup("r", [kv(range(2))]), [])
+        self.assertTrue(core.offload([kv([1])], None))
+        self.assertEqual(core.num_completed_offloads(), 1)
+        self.assertFalse(core.pop_completed_offload())
+        core.reset(knows_updates=True)
+        self.assertEqual(core.lookup("r", [kv(range(2))]), [2])
+        self.assertEqual(self.epochs.updates, 1)
+
+
+if __name__ == "__main__":
+    unittest.main()
