@@ -178,6 +178,7 @@ class CoreCase:
         core_module = load("core")
         case = self
         case.issued, case.put = [], []
+        case.over = False  # the test is: puts settle themselves
         case.load_results = []
 
         class Core(core_module.LinkerCore):
@@ -187,7 +188,7 @@ class CoreCase:
                 return future
 
             def issue_put(self, epoch, pages, rows, parent, depth, ready):
-                future = Future(done=False)
+                future = Future(Result(), done=case.over)
                 case.put.append((future, pages, {name: list(slots) for name, slots in rows.items()}, parent, depth, ready))
                 with case.put_changed:
                     case.put_changed.notify_all()
@@ -214,9 +215,9 @@ class CoreCase:
         case.addCleanup(case.settle_puts, case.put)
         return core
 
-    @staticmethod
-    def settle_puts(puts):
-        for put in puts:
+    def settle_puts(self, puts):
+        self.over = True
+        for put in list(puts):
             if not put[0].done():
                 put[0].cancel()
 
