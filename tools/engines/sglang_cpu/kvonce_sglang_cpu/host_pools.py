@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""HiCache's host pools without CUDA: memory that is not pinned, and copies between device and host as torch indexing, for the
+page-first layout only."""
+import torch
+
+
+def install():
+    from sglang.srt.mem_cache.pool_host import common, mamba, mha, mla
+    common.ALLOC_MEMORY_FUNCS["cpu"] = _allocate
+    _replace_copies(mha.MHATokenToKVPoolHost, _mha_down, _mha_up)
+    _replace_copies(mla.MLATokenToKVPoolHost, _mla_down, _mla_up)
+    _replace_copies(mamba.MambaPoolHost, _mamba_down, _mamba_up)
+
+
+def _replace_copies(pool, down, up):
+    pool.backup_from_device_all_layer = down
+    pool.load_to_device_per_layer = up
+
+
+def _allocate(dims, dtype, device, pin_memory=True, allocator=None, registration_granularity_bytes=None):
+    return torch.zeros(dims, dtype=dtype, device=device)
+
+
+def _mha_down(self, device_pool, host_rows, device_rows, io_backend):
+    keys, values = self.kv_buffer[0], self.kv_buffer[1]
+    for layer in range(self.layer_num):
+        keys[host_rows, layer] = self.device_k_buffers[layer][device_rows]
+        values[host_rows, layer] = self.device_v_buffers[layer][device_rows]
+
+
+def _mha_up(self, device_pool, host_rows, device_rows, layer, io_backend, *, is_draft=False):
+    self.device_k_buffers[layer][device_rows] = self.kv_buffer[0][host_rows, layer]
+    self.device_v_buffers[layer][device_rows] = self.kv_buffer[1][host_rows, layer]
+
+
+def _mla_down(self, device_pool, host_rows, device_rows, io_backend):
+    for layer in range(self.layer_num):
+        self.kv_buffer[host_rows, layer] = device_pool.kv_buffer[layer][device_rows]
+
+
+def _mla_up(self, device_pool, host_rows, device_rows, layer, io_backend, *, is_draft=False):
+    device_pool.kv_buffer[layer][device_rows] = self.kv_buffer[host_rows, layer]
+
+
+def _mamba_down(self, device_pool, host_rows, device_rows, io_backend):
+    for layer, state in enumerate(self.temporal_device_layers):
+        self.temporal_buffer[host_rows, layer, 0] = state[device_rows]
+        for host, device in zip(self.conv_buffer, self.conv_device_layers):
+            host[host_rows, layer, 0] = device[layer][device_rows]
+
+
+def _mamba_up(self, device_pool, host_rows, device_rows, layer, io_backend, *, is_draft=False):
+    self.temporal_device_layers[layer][device_rows] = self.temporal_buffer[host_rows, layer, 0]
+    for host, device in zip(self.conv_buffer, self.conv_device_layers):
+        device[layer][device_rows] = host[host_rows, layer, 0]
