@@ -214,6 +214,8 @@ bool ClientSessions::take_question(Session& session, const FrameHead& head, std:
       return ask(protocol::PoolAsk{}, false, true);
     case FrameKind::group_ask:
       return ask(protocol::GroupAsk{}, false, true);
+    case FrameKind::epoch_ask:
+      return ask(protocol::EpochAsk{}, false, true);
     case FrameKind::remove_ask:
       return ask(protocol::RemoveAsk{}, true, false);
     case FrameKind::flush_ask:

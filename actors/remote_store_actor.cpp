@@ -30,6 +30,7 @@ messages::StoreActor::behavior_type RemoteStoreActorBody::make_behavior() {
       [send](const From& from, const protocol::NamespaceAsk& ask) { send(FrameKind::namespace_ask, from.token, ask); },
       [send](const From& from, const protocol::PoolAsk& ask) { send(FrameKind::pool_ask, from.token, ask); },
       [send](const From& from, const protocol::GroupAsk& ask) { send(FrameKind::group_ask, from.token, ask); },
+      [send](const From& from, const protocol::EpochAsk& ask) { send(FrameKind::epoch_ask, from.token, ask); },
       [](const messages::CatalogUpdates&) {},
       [](const messages::CatalogAck&) {},
       [](const messages::Conflict&) {},

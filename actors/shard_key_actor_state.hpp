@@ -57,6 +57,7 @@ class ShardKeyState {
 
   // Questions of the process, and the answers.
   void on_open_namespace(const messages::OpenNamespace& command);
+  void on_ask_epoch(const messages::AskEpoch& command);
   void on_register_group(const messages::RegisterGroup& command);
   void on_lookup(messages::LookupCommand& command);
   void on_lease(const messages::LeaseCommand& command);
@@ -134,6 +135,7 @@ class ShardKeyState {
   std::unordered_map<std::uint64_t, OpenLookup> lookups_;
   std::unordered_map<std::uint64_t, messages::SlotPtr<Reason>> lease_calls_;
   std::unordered_map<std::uint64_t, OpenAdmin> admins_;
+  std::map<std::string, protocol::Digest128> epochs_;  // that the store gave out: a later life of it is told them
   std::uint64_t next_token_ = 1;
   std::shared_ptr<const ArenaView> arena_;
   std::uint32_t again_left_ = 0;    // registrations with a store that came back that have not been answered

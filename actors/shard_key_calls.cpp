@@ -62,6 +62,19 @@ void ShardKeyState::on_open_namespace(const messages::OpenNamespace& command) {
   });
 }
 
+void ShardKeyState::on_ask_epoch(const messages::AskEpoch& command) {
+  if (const Error error = error_of(unready())) {
+    command.answer->fill({error, {}});
+    return;
+  }
+  const auto known = epochs_.find(command.name);
+  const protocol::EpochAsk ask{command.name, known == epochs_.end() ? protocol::Digest128{} : known->second};
+  ask_registrar(ask, [this, slot = command.answer, epoch = command.name](protocol::RegisterAnswer& answer) {
+    if (!answer.error) epochs_[epoch] = answer.epoch;
+    slot->fill({answer.error, answer.epoch});
+  });
+}
+
 runtime::GroupRecord ShardKeyState::record_of(const protocol::GroupAsk& ask, ShardCounts ranks,
                                               const protocol::RegisterAnswer& answer) const {
   runtime::GroupRecord record;

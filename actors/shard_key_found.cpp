@@ -28,6 +28,11 @@ void ShardKeyState::on_stores_found(const messages::StoresFound& found) {
   for (const auto& [sender, rank] : ranks_)
     to_all(messages::SenderJoin{{sender, setup_->client, setup_->engine}, rank});
   again_left_ = 1;
+  for (const auto& entry : epochs_) {
+    ask_again(protocol::EpochAsk{entry.first, entry.second}, [this, epoch = entry.first](const protocol::RegisterAnswer& answer) {
+      if (!answer.error) epochs_[epoch] = answer.epoch;
+    });
+  }
   for (std::size_t i = 0; const auto text = setup_->directory->namespace_text(i); ++i) {
     ask_again(protocol::NamespaceAsk{*text}, [this, i, text](const protocol::RegisterAnswer& answer) {
       if (answer.error) telemetry::warn("namespace '" + *text + "' could not be registered again: " + answer.error.text);

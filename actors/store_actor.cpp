@@ -14,6 +14,7 @@ using protocol::Time;
 void StoreState::start(Self self, std::shared_ptr<StoreSetup> setup) {
   self_ = self;
   setup_ = std::move(setup);
+  epochs_ = protocol::EpochBook(setup_->config.engine_grace);
 }
 
 template <class Message>
@@ -57,12 +58,15 @@ void StoreState::act(Time now) {
 
 void StoreState::on_client_join(const messages::ClientJoin& join) {
   clients_[join.client] = join.keys;
-  core().client_joined(join.client, join.engine, runtime::now(), join.pid, join.start_time);
+  const Time now = runtime::now();
+  core().client_joined(join.client, join.engine, now, join.pid, join.start_time);
+  if (is_registrar()) epochs_.client_joined(join.client, join.engine, now);
 }
 
 void StoreState::on_client_gone(messages::ClientGone gone) {
   clients_.erase(gone.client);
   const Time now = runtime::now();
+  if (is_registrar()) epochs_.client_left(gone.client, now);
   core().client_left(gone.client, gone.fenced, now, actions_);
   act(now);
   std::erase_if(senders_, [&](const auto& entry) { return entry.second.client == gone.client; });
@@ -111,6 +115,10 @@ void StoreState::release_answers() {
     tell_client(held_.front().from.client, messages::RegisterReply{held_.front().from.token, std::move(held_.front().answer)});
     held_.pop_front();
   }
+}
+
+void StoreState::on_epoch(From from, const protocol::EpochAsk& ask) {
+  answer_when_spread(from, epochs_.ask(from.client, ask, setup_->fresh_epoch(), runtime::now()));
 }
 
 void StoreState::on_updates(const messages::CatalogUpdates& news) {
@@ -240,6 +248,7 @@ messages::StoreActor::behavior_type StoreActorBody::make_behavior() {
       [s, run](const From& from, const protocol::NamespaceAsk& ask) { run([&] { s->on_register(from, ask); }); },
       [s, run](const From& from, const protocol::PoolAsk& ask) { run([&] { s->on_register(from, ask); }); },
       [s, run](const From& from, const protocol::GroupAsk& ask) { run([&] { s->on_register(from, ask); }); },
+      [s, run](const From& from, const protocol::EpochAsk& ask) { run([&] { s->on_epoch(from, ask); }); },
       [s, run](const messages::CatalogUpdates& news) { run([&] { s->on_updates(news); }); },
       [s, run](const messages::CatalogAck& ack) { run([&] { s->on_ack(ack); }); },
       [s, run](const messages::Conflict& conflict) { run([&] { s->on_conflict(conflict); }); },

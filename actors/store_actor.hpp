@@ -18,6 +18,8 @@ struct StoreSetup {
   std::unique_ptr<protocol::StoreCore> core;  // made from config; the actor is its only user
   /// Takes stored, evicted and removed objects; called by the actor, must not block.
   std::function<void(std::vector<protocol::ObjectEvent>&&)> events;
+  /// Random and never zero: new epochs. Called by the actor.
+  std::function<protocol::Digest128()> fresh_epoch;
   /// A line for the operator, at most one per change of state.
   std::function<void(const std::string&)> warn;
 };

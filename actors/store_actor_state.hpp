@@ -15,6 +15,7 @@
 #include "actors/tick_timer.hpp"
 #include "messages/actors.hpp"
 #include "messages/tsan_order.hpp"
+#include "protocol/epoch_book.hpp"
 
 namespace kvonce::actors {
 
@@ -42,6 +43,7 @@ class StoreState {
     change_catalog(updates);
     answer_when_spread(from, std::move(answer));
   }
+  void on_epoch(messages::From from, const protocol::EpochAsk& ask);
   void on_updates(const messages::CatalogUpdates& news);
   void on_ack(messages::CatalogAck ack);
   void on_conflict(messages::Conflict conflict);
@@ -76,6 +78,7 @@ class StoreState {
   bool working_ = false;  // a Continue is under way
 
   // Registrar.
+  protocol::EpochBook epochs_{0};
   std::map<std::pair<protocol::NamespaceId, protocol::PoolId>, std::uint32_t> conflicts_;
   std::uint64_t update_number_ = 0;        // of the newest CatalogUpdates sent
   std::vector<std::uint64_t> acked_;       // by partition

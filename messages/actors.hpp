@@ -129,6 +129,7 @@ using ShardKeyActor = compat::Interface<
     void(protocol::RemoveAnswer),                  // one partition has removed
     void(protocol::FlushAnswer),                   // one partition has decided everything that it had
     void(OpenNamespace),                           // local: a namespace text is to be registered
+    void(AskEpoch),                                // local: the value of an epoch's name is wanted
     void(RegisterGroup),                           // local: a page group is to be registered
     void(RegisterPool),                            // local: a rank's pool is to be registered
     void(LookupCommand),                           // local: a lookup for the engine, sent to its home partition
@@ -170,6 +171,7 @@ using StoreActor = compat::Interface<
     void(From, protocol::NamespaceAsk),   // registrar: make or find a namespace
     void(From, protocol::PoolAsk),        // registrar: make or find a pool
     void(From, protocol::GroupAsk),       // registrar: make or find a page group
+    void(From, protocol::EpochAsk),       // registrar: give out or find an epoch's value
     void(CatalogUpdates),                 // registrar -> partition: apply in order, acknowledge
     void(CatalogAck),                     // partition -> registrar
     void(Conflict),                       // partition -> registrar: a key differs within one engine
@@ -230,6 +232,7 @@ KVONCE_LOCAL_TYPE(kvonce::messages::CloseRank)
 KVONCE_LOCAL_TYPE(kvonce::messages::CopyAdvanced)
 KVONCE_LOCAL_TYPE(kvonce::messages::CopyEnded)
 KVONCE_LOCAL_TYPE(kvonce::messages::OpenNamespace)
+KVONCE_LOCAL_TYPE(kvonce::messages::AskEpoch)
 KVONCE_LOCAL_TYPE(kvonce::messages::RegisterGroup)
 KVONCE_LOCAL_TYPE(kvonce::messages::RegisterPool)
 KVONCE_LOCAL_TYPE(kvonce::messages::SetKeying)
@@ -280,6 +283,7 @@ KVONCE_TYPE(kvonce_messages, kvonce::protocol::AttachPool)
 KVONCE_TYPE(kvonce_messages, kvonce::protocol::NamespaceAsk)
 KVONCE_TYPE(kvonce_messages, kvonce::protocol::PoolAsk)
 KVONCE_TYPE(kvonce_messages, kvonce::protocol::GroupAsk)
+KVONCE_TYPE(kvonce_messages, kvonce::protocol::EpochAsk)
 KVONCE_TYPE(kvonce_messages, kvonce::messages::From)
 KVONCE_TYPE(kvonce_messages, kvonce::messages::ToPartition)
 KVONCE_TYPE(kvonce_messages, kvonce::messages::RegisterReply)

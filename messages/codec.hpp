@@ -99,9 +99,10 @@ KVONCE_FIELDS(protocol::NamespaceAsk, x.text, x.find_only)
 KVONCE_FIELDS(protocol::PoolAsk, x.ns, x.pool, x.ranks)
 KVONCE_FIELDS(protocol::GroupPoolAsk, x.name, x.shards, x.ranks, x.policy, x.optional)
 KVONCE_FIELDS(protocol::GroupAsk, x.ns, x.name, x.pools)
+KVONCE_FIELDS(protocol::EpochAsk, x.name, x.known)
 KVONCE_FIELDS(protocol::CatalogUpdate, x.kind, x.ns, x.pool, x.group, x.generation, x.text, x.info, x.group_info)
 KVONCE_FIELDS(protocol::KnownPool, x.pool, x.name, x.shards, x.object_bytes)
-KVONCE_FIELDS(protocol::RegisterAnswer, x.error, x.ns, x.pool, x.group, x.generation, x.demoted, x.pools, x.known)
+KVONCE_FIELDS(protocol::RegisterAnswer, x.error, x.ns, x.pool, x.group, x.generation, x.demoted, x.pools, x.known, x.epoch)
 
 // -- writing and reading -----------------------------------------------------------------------------------------------
 

@@ -39,6 +39,7 @@ enum class FrameKind : std::uint8_t {
   clients_ask,
   want_events,
   client_gone,
+  epoch_ask,
   // From the store. `id` is the sender that it is for, or the question's token.
   store_reply = 64,
   load_begun,

@@ -115,6 +115,14 @@ struct OpenNamespace {
   bool find_only = false;
   SlotPtr<Made> answer;
 };
+struct MadeEpoch {
+  Error error;
+  protocol::Digest128 value;
+};
+struct AskEpoch {
+  std::string name;
+  SlotPtr<MadeEpoch> answer;
+};
 struct RegisterGroup {
   protocol::GroupAsk ask;  // without namespace: that is ns_handle
   std::uint32_t ns_handle = 0;

@@ -75,6 +75,11 @@ struct GroupAsk {
   std::string name;
   std::vector<GroupPoolAsk> pools;  // 1 to 64
 };
+/// The value of an epoch's name, for the asking process's engine (epoch_book.hpp).
+struct EpochAsk {
+  std::string name;  // 1 to 255 bytes
+  Digest128 known;   // what it was in the store's last life; zero: not known
+};
 
 /// One change of the catalog; applying the same updates in the same order gives the same catalog everywhere.
 struct CatalogUpdate {
@@ -105,6 +110,7 @@ struct RegisterAnswer {
   bool demoted = false;   // pool: register the pool sharded by rank instead
   std::vector<GroupPool> pools;  // group: the pools' ids, in the asked order (a demoted pool's successor where there is one)
   std::vector<KnownPool> known;  // namespace: the pools that it has
+  Digest128 epoch;               // epoch: its value
 };
 
 class Catalog {

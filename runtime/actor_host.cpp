@@ -154,6 +154,7 @@ void ActorHost::tell(PoolBox& pool, messages::CancelCommand&& command) { impl_->
 void ActorHost::tell(PoolBox& pool, messages::UnregisterPool&& command) { impl_->tell(pool.actor, std::move(command)); }
 void ActorHost::tell(PoolBox& pool, messages::CloseRank&& command) { impl_->tell(pool.actor, std::move(command)); }
 void ActorHost::tell_keys(messages::OpenNamespace&& command) { impl_->tell(impl_->keys, std::move(command)); }
+void ActorHost::tell_keys(messages::AskEpoch&& command) { impl_->tell(impl_->keys, std::move(command)); }
 void ActorHost::tell_keys(messages::RegisterGroup&& command) { impl_->tell(impl_->keys, std::move(command)); }
 void ActorHost::tell_keys(messages::RegisterPool&& command) { impl_->tell(impl_->keys, std::move(command)); }
 void ActorHost::tell_keys(messages::LookupCommand&& command) { impl_->tell(impl_->keys, std::move(command)); }

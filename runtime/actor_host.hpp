@@ -59,6 +59,7 @@ class ActorHost {
   void tell(PoolBox& pool, messages::UnregisterPool&& command);
   void tell(PoolBox& pool, messages::CloseRank&& command);
   void tell_keys(messages::OpenNamespace&& command);
+  void tell_keys(messages::AskEpoch&& command);
   void tell_keys(messages::RegisterGroup&& command);
   void tell_keys(messages::RegisterPool&& command);
   void tell_keys(messages::LookupCommand&& command);

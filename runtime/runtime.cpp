@@ -2,9 +2,11 @@
 #include <kvonce/runtime.hpp>
 
 #include <algorithm>
+#include <cstring>
 #include <set>
 #include <utility>
 
+#include "protocol/epoch_book.hpp"
 #include "protocol/shard_key_core.hpp"
 #include "runtime/connection.hpp"
 #include "runtime/core.hpp"
@@ -93,6 +95,23 @@ Result<NamespaceHandle> ask_namespace(runtime::Core& core, std::string_view text
 
 Result<NamespaceHandle> Runtime::open_namespace(std::string_view text) { return ask_namespace(*impl_->core, text, false); }
 Result<NamespaceHandle> Runtime::find_namespace(std::string_view text) { return ask_namespace(*impl_->core, text, true); }
+
+Result<std::array<std::uint8_t, 16>> Runtime::epoch(std::string_view name, std::chrono::milliseconds timeout) {
+  Result<std::array<std::uint8_t, 16>> result;
+  if ((result.error = protocol::epoch_name_error(name))) return result;
+  if ((result.error = check_timeout("epoch: timeout", timeout))) return result;
+  const auto slot = std::make_shared<messages::Slot<messages::MadeEpoch>>();
+  {
+    const Call call(*impl_->core);
+    if ((result.error = call.error)) return result;
+    impl_->core->host->tell_keys(messages::AskEpoch{std::string(name), slot});
+  }
+  const auto made = runtime::wait_for(*slot, timeout, "epoch", &result.error);
+  if (!made || (result.error = made->error)) return result;
+  std::memcpy(result.value.data(), &made->value.high, 8);
+  std::memcpy(result.value.data() + 8, &made->value.low, 8);
+  return result;
+}
 
 Result<std::vector<KnownPool>> Runtime::pools(NamespaceHandle ns) const {
   Result<std::vector<KnownPool>> result;

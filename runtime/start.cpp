@@ -109,6 +109,7 @@ Error start_embedded(Core& core) {
     store->config = make_config(p);
     store->core = std::move(memory.stores[p]);
     store->warn = warn;
+    store->fresh_epoch = [] { return protocol::Digest128{runtime::random_bits() | 1U, runtime::random_bits()}; };
     store->events = [&core](std::vector<protocol::ObjectEvent>&& told) {
       core.host->sessions()->push_events(told);
       core.events->push(std::move(told));

@@ -4,6 +4,7 @@
 // All calls may be made from any thread. Every call has a deadline; bad calls get an Error that names what was wrong.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -198,6 +199,13 @@ class KVONCE_API Runtime {
   Result<NamespaceHandle> open_namespace(std::string_view text);
   /// As open_namespace, but one that nobody has opened yet is the error unknown_namespace, and is not made.
   Result<NamespaceHandle> find_namespace(std::string_view text);
+  /// 16 random bytes that the store gives out once per (engine id, name): all processes of one engine get the same for one
+  /// name, another engine, or a later life of this one, gets others. Name: 1 to 255 bytes, such as "weights 3" for what an
+  /// engine computes after its third weight update; put the value into the text of the namespace. At most 1,024 names an
+  /// engine (then too_many). The store forgets them `engine_grace` after the engine's last process has left. When the store is
+  /// lost, those who know a value tell it the store's next life.
+  Result<std::array<std::uint8_t, 16>> epoch(std::string_view name,
+                                             std::chrono::milliseconds timeout = std::chrono::milliseconds{5'000});
   /// The pools of a namespace: those that were registered with the store when it was opened here, and this process's own.
   Result<std::vector<KnownPool>> pools(NamespaceHandle ns) const;
   Result<GroupHandle> register_group(NamespaceHandle ns, const GroupSpec& spec);

@@ -54,6 +54,7 @@ bool Program::obey(const Line& line) {
   else if (word == "stat") answer = stat(line);
   else if (word == "stats") answer = stats();
   else if (word == "clients") answer = clients();
+  else if (word == "epoch") answer = epoch(line);
   else if (word == "admin") answer = admin(line);
   else if (word == "release") answer = release(line);
   else if (word == "namespace") answer = error_text(runtime_->open_namespace(line.text("ns", "model")).error);
@@ -267,7 +268,9 @@ std::string Program::stats() {
       << " leases=" << stats.leases_now << " leased_bytes=" << stats.leased_bytes_now
       << " quarantined=" << stats.quarantined_bytes_now << " promotions=" << stats.promotions
       << " evicted=" << stats.evicted_objects << " announced=" << stats.announced_items << " demotions=" << stats.demotions
-      << " lent=" << stats.rows_lent_now << " arena=" << stats.arena_slot_bytes;
+      << " lent=" << stats.rows_lent_now << " arena=" << stats.arena_slot_bytes << " pages=" << stats.pages_now
+      << " payload=" << stats.payload_bytes_now << " slots=" << stats.slot_bytes_now << " free=" << stats.free_bytes_now
+      << " lookups=" << stats.lookups;
   return out.str();
 }
 
@@ -280,6 +283,17 @@ std::string Program::clients() {
     out << " grants" << client.pid << '=' << client.open_grants << " quarantined" << client.pid << '='
         << client.quarantined_bytes;
   return out.str();
+}
+
+std::string Program::epoch(const Line& line) {
+  const auto given = runtime_->epoch(line.text("name"));
+  if (!given) return error_text(given.error);
+  std::string hex;
+  for (const unsigned byte : given.value) {
+    hex += "0123456789abcdef"[byte >> 4U];
+    hex += "0123456789abcdef"[byte & 15U];
+  }
+  return "value=" + hex;
 }
 
 std::string Program::admin(const Line& line) {

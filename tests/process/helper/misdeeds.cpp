@@ -301,6 +301,7 @@ class Wild {
       case 17: {
         if (one_in(3)) return say(FrameKind::stats_ask, messages::Nothing{});
         if (one_in(2)) return say(FrameKind::clients_ask, messages::Nothing{});
+        if (one_in(2)) return say(FrameKind::epoch_ask, protocol::EpochAsk{noise(random_() % 300), {random_(), random_()}});
         return say(FrameKind::want_events, messages::Wanted{one_in(2)});
       }
       case 18: {

@@ -83,6 +83,7 @@ class Program {
   std::string stat(const Line& line);
   std::string stats();
   std::string clients();
+  std::string epoch(const Line& line);
   std::string admin(const Line& line);
   std::string release(const Line& line);
   std::string told(const PutOperation& put) const;

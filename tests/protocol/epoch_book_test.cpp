@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+
+#include "protocol/epoch_book.hpp"
+
+namespace kvonce::protocol {
+namespace {
+
+constexpr Duration kGrace = 2 * kSecond;
+constexpr EngineId kOne = 11, kTwo = 22;
+
+struct Book : EpochBook {
+  Book() : EpochBook(kGrace) {}
+  std::uint64_t given = 0;
+  /// Each asking brings another fresh value.
+  RegisterAnswer ask(ClientId client, const std::string& name, Time now = 0, Digest128 known = {}) {
+    return EpochBook::ask(client, {name, known}, {++given, 7}, now);
+  }
+  std::uint64_t value(ClientId client, const std::string& name, Time now = 0) {
+    const RegisterAnswer answer = ask(client, name, now);
+    CHECK_MESSAGE(!answer.error, answer.error.text);
+    return answer.epoch.high;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("all processes of an engine get one value for a name, another name or engine has another") {
+  Book book;
+  book.client_joined(1, kOne, 0);
+  book.client_joined(2, kOne, 0);
+  book.client_joined(3, kTwo, 0);
+  const std::uint64_t first = book.value(1, "weights 1");
+  CHECK(book.value(2, "weights 1") == first);
+  CHECK(book.value(1, "weights 1") == first);
+  CHECK(book.value(2, "weights 2") != first);
+  CHECK(book.value(3, "weights 1") != first);
+  CHECK(book.value(3, "weights 1") == book.value(3, "weights 1"));
+}
+
+TEST_CASE("an engine that is gone for the grace has its values forgotten, one that comes back sooner finds them") {
+  Book book;
+  book.client_joined(1, kOne, 0);
+  book.client_joined(2, kOne, 0);
+  const std::uint64_t first = book.value(1, "w");
+  book.client_left(1, 5 * kSecond);
+  // One process is left, for as long as it likes.
+  CHECK(book.value(2, "w", 500 * kSecond) == first);
+  book.client_left(2, 500 * kSecond);
+  book.client_left(2, 501 * kSecond);  // said twice: only the first counts
+  book.client_joined(3, kOne, 500 * kSecond + kGrace - 1);
+  CHECK(book.value(3, "w", 502 * kSecond) == first);
+  book.client_left(3, 600 * kSecond);
+  book.client_joined(4, kOne, 600 * kSecond + kGrace);
+  CHECK(book.value(4, "w", 603 * kSecond) != first);
+}
+
+TEST_CASE("nothing is kept of an engine that does not come back") {
+  Book book;
+  for (ClientId client = 1; client <= 100; ++client) {
+    const Time now = client * 10 * kSecond;
+    book.client_joined(client, client, now);
+    book.value(client, "w", now);
+    book.client_left(client, now + kSecond);
+    CHECK(book.engines() <= 1);
+  }
+  Book without_grace;
+  static_cast<EpochBook&>(without_grace) = EpochBook(0);
+  without_grace.client_joined(1, kOne, 0);
+  const std::uint64_t first = without_grace.value(1, "w");
+  without_grace.client_left(1, 5);
+  CHECK(without_grace.engines() == 0);
+  without_grace.client_joined(2, kOne, 5);
+  CHECK(without_grace.value(2, "w", 5) != first);
+}
+
+TEST_CASE("an engine has 1,024 epochs at most, and the oldest stays what it was") {
+  Book book;
+  book.client_joined(1, kOne, 0);
+  book.client_joined(2, kTwo, 0);
+  const std::uint64_t first = book.value(1, "0");
+  for (std::size_t i = 1; i < kMaxEpochsPerEngine; ++i) book.value(1, std::to_string(i));
+  const RegisterAnswer more = book.ask(1, "more");
+  CHECK(more.error.reason == Reason::too_many);
+  CHECK(more.error.text.find("'more'") != std::string::npos);
+  CHECK(more.epoch == Digest128{});
+  CHECK(book.value(1, "0") == first);
+  CHECK(book.value(2, "0") != first);
+}
+
+TEST_CASE("a name has 1 to 255 bytes, and who is not connected gets none") {
+  Book book;
+  book.client_joined(1, kOne, 0);
+  CHECK(book.ask(1, "").error.reason == Reason::bad_argument);
+  CHECK(book.ask(1, std::string(256, 'x')).error.text.find("256 bytes") != std::string::npos);
+  CHECK(!book.ask(1, std::string(255, 'x')).error);
+  CHECK(book.ask(2, "w").error.reason == Reason::closed);
+}
+
+TEST_CASE("a new life of the store takes over the first value that it is told, and keeps to it") {
+  Book book;
+  book.client_joined(1, kOne, 0);
+  book.client_joined(2, kOne, 0);
+  const Digest128 old{5, 6};
+  CHECK(book.ask(1, "w", 0, old).epoch == old);
+  CHECK(book.ask(2, "w").epoch == old);
+  CHECK(book.ask(2, "w", 0, Digest128{8, 9}).epoch == old);
+}
+
+}  // namespace kvonce::protocol
