@@ -5,7 +5,7 @@ repo_root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 
 # What a bare Debian 12 lacks; nothing but Debian's own packages.
 packages=(g++ cmake ninja-build ccache git binutils libcaf-dev libspdlog-dev doctest-dev libcli11-dev nlohmann-json3-dev
-  libxxhash-dev liblzma-dev)
+  libxxhash-dev liblzma-dev python3-dev python3-venv)
 
 # Recorded request traces, where they lie beside the project: with them the hit rates published for them are checked.
 if [[ -z "${KVONCE_TRACES:-}" && -d "$repo_root/../shared/traces" ]]; then
@@ -67,4 +67,29 @@ build() {
     (($# > 0)) && targets=(--target "$@")
     cmake --build "build/$preset" -j "$(build_jobs)" "${targets[@]}"
   ) >&2
+}
+
+# python_tag INTERPRETER: cp311
+python_tag() { "$1" -c 'import sys; print("cp%d%d" % sys.version_info[:2])'; }
+
+# python_env INTERPRETER: a virtual environment of that interpreter, $python_env, with what builds the Python package (from the package
+# index, once). False when it cannot be had; $python_env_failed says why.
+python_env=""
+python_env_failed=""
+python_env() {
+  local interpreter="$1" wanted="$repo_root/tools/python-build.txt" tag
+  tag="$(python_tag "$interpreter")" || {
+    python_env_failed="$interpreter does not run"
+    return 1
+  }
+  python_env="$repo_root/build/python/env-$tag"
+  cmp -s "$wanted" "$python_env/installed.txt" && return
+  say "making $python_env"
+  local log="$python_env.log"
+  mkdir -p "$repo_root/build/python"
+  if ! { "$interpreter" -m venv --clear "$python_env" && timeout 300 "$python_env/bin/pip" install --quiet --retries 1 --requirement "$wanted"; } > "$log" 2>&1; then
+    python_env_failed="no environment to build the Python package in ($(tail -n 1 "$log"))"
+    return 1
+  fi
+  cp "$wanted" "$python_env/installed.txt"
 }

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// Errors of the C++ API become exceptions with the fields `reason` and `text`.
+#pragma once
+
+#include <chrono>
+#include <string>
+
+#include <kvonce/runtime.hpp>
+
+#include "python/src/process.hpp"
+
+namespace kvonce::python {
+
+/// Raises the class that fits error.reason; the lock must be held.
+[[noreturn]] void raise(const Error& error);
+[[noreturn]] void raise_bad(const std::string& text);
+[[noreturn]] void raise_closed(const char* what);
+[[noreturn]] void raise_forked();
+
+inline void check(const Error& error) {
+  if (error) raise(error);
+}
+
+/// Seconds to milliseconds, rounded up. `what` names the argument.
+std::chrono::milliseconds milliseconds(double seconds, const char* what);
+
+
+void bind_errors(nb::module_& module);
+
+}  // namespace kvonce::python

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "python/src/options.hpp"
+
+#include <algorithm>
+#include <numeric>
+#include <variant>
+#include <vector>
+
+#include "protocol/units.hpp"
+#include "python/src/errors.hpp"
+
+namespace kvonce::python {
+namespace {
+
+using Text = std::string RuntimeConfig::*;
+using Flag = bool RuntimeConfig::*;
+using Number = std::uint32_t RuntimeConfig::*;
+using Whole = int RuntimeConfig::*;
+using Huge = HugePages RuntimeConfig::*;
+using Time = std::chrono::milliseconds RuntimeConfig::*;
+/// Bytes, or bytes per second: as an int or a text.
+struct Size {
+  std::uint64_t RuntimeConfig::*field;
+};
+struct Count {
+  std::uint64_t RuntimeConfig::*field;
+};
+
+struct Option {
+  const char* name;
+  std::variant<Text, Flag, Number, Whole, Huge, Time, Size, Count> field;
+};
+
+#define KVONCE_FIELD(name) Option{#name, &RuntimeConfig::name}
+#define KVONCE_SIZE(name) Option{#name, Size{&RuntimeConfig::name}}
+const std::vector<Option>& options() {
+  static const std::vector<Option> kOptions{
+      KVONCE_FIELD(connect_timeout),   KVONCE_FIELD(read_only),
+      KVONCE_FIELD(serve),             KVONCE_FIELD(serve_group),
+      KVONCE_FIELD(max_clients),       KVONCE_FIELD(engine_grace),
+      KVONCE_FIELD(arena_file),        KVONCE_FIELD(numa_node),
+      KVONCE_SIZE(auto_bytes),         KVONCE_FIELD(auto_idle),
+      KVONCE_FIELD(kvonced_path),      KVONCE_SIZE(arena_bytes),
+      KVONCE_SIZE(capacity_bytes),     Option{"index_pages", Count{&RuntimeConfig::index_pages}},
+      KVONCE_FIELD(populate),          KVONCE_FIELD(huge_pages),
+      KVONCE_FIELD(partitions),        KVONCE_FIELD(ghost_entries),
+      KVONCE_FIELD(policy),            KVONCE_FIELD(checksums),
+      KVONCE_SIZE(window_bytes),       KVONCE_FIELD(grant_base),
+      KVONCE_SIZE(least_rate),         KVONCE_FIELD(verify_sample),
+      KVONCE_FIELD(verify_window),     KVONCE_FIELD(conflict_limit),
+      KVONCE_FIELD(demote),            KVONCE_FIELD(lease_time),
+      KVONCE_SIZE(leased_bytes),       KVONCE_FIELD(leased_stops),
+      KVONCE_FIELD(scheduler_threads), KVONCE_FIELD(mover_threads),
+      KVONCE_FIELD(copy_kernel),       KVONCE_SIZE(inline_copy_bytes),
+      KVONCE_FIELD(caller_runs),
+  };
+  return kOptions;
+}
+#undef KVONCE_FIELD
+#undef KVONCE_SIZE
+
+/// Least number of letters that are changed, added or taken away.
+std::size_t distance(const std::string& a, const std::string& b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    std::size_t corner = row[0]++;
+    for (std::size_t j = 0; j < b.size(); ++j) {
+      const std::size_t changed = corner + (a[i] == b[j] ? 0 : 1);
+      corner = row[j + 1];
+      row[j + 1] = std::min({changed, row[j] + 1, corner + 1});
+    }
+  }
+  return row.back();
+}
+
+[[noreturn]] void refuse(const std::string& name) {
+  const Option* nearest = &options().front();
+  for (const Option& option : options())
+    if (distance(name, option.name) < distance(name, nearest->name)) nearest = &option;
+  raise_bad("Runtime has no option '" + name + "'; the nearest is '" + nearest->name + "'");
+}
+
+/// Sets fields of the config from Python values.
+struct Setter {
+  RuntimeConfig& config;
+  const std::string& name;
+  nb::handle value;
+
+  std::string shown() const { return nb::cast<std::string>(nb::str(nb::repr(value))); }
+  [[noreturn]] void wrong(const std::string& allowed) const { raise_bad(name + " is " + shown() + ": must be " + allowed); }
+
+  std::uint64_t number(std::uint64_t most, const std::string& allowed) const {
+    std::uint64_t number = 0;
+    if (PyBool_Check(value.ptr()) || !nb::try_cast(value, number, false) || number > most) {
+      PyErr_Clear();
+      wrong(allowed);
+    }
+    return number;
+  }
+  void operator()(Text field) const {
+    if (!nb::try_cast(value, config.*field)) wrong("a text");
+  }
+  void operator()(Flag field) const {
+    if (!PyBool_Check(value.ptr())) wrong("True or False");
+    config.*field = value.is(Py_True);
+  }
+  void operator()(Number field) const { config.*field = static_cast<std::uint32_t>(number(~std::uint32_t{0}, "a whole number, 0 or more")); }
+  void operator()(Whole field) const {
+    if (PyBool_Check(value.ptr()) || !nb::try_cast(value, config.*field, false)) {
+      PyErr_Clear();
+      wrong("a whole number");
+    }
+  }
+  void operator()(Huge field) const {
+    static const char* const kAllowed = "True, False, 'off', 'transparent' or 'reserved'";
+    if (PyBool_Check(value.ptr())) {
+      config.*field = HugePages(value.is(Py_True));
+      return;
+    }
+    std::string text;
+    if (!nb::try_cast(value, text)) wrong(kAllowed);
+    if (text == "off") config.*field = HugePages::off;
+    else if (text == "transparent") config.*field = HugePages::transparent;
+    else if (text == "reserved") config.*field = HugePages::reserved;
+    else wrong(kAllowed);
+  }
+  void operator()(Time field) const {
+    double seconds = 0;
+    if (PyBool_Check(value.ptr()) || !nb::try_cast(value, seconds)) {
+      PyErr_Clear();
+      wrong("seconds");
+    }
+    config.*field = milliseconds(seconds, name.c_str());
+  }
+  void operator()(Count field) const { config.*(field.field) = number(~std::uint64_t{0}, "a whole number, 0 or more"); }
+  void operator()(Size field) const {
+    if (PyUnicode_Check(value.ptr()) == 0) {
+      config.*(field.field) = number(~std::uint64_t{0}, "bytes as a whole number, or a text as '1GiB'");
+      return;
+    }
+    const auto parsed = protocol::parse_bytes(nb::cast<std::string>(value), 0, ~std::uint64_t{0});
+    if (!parsed) raise_bad(name + " is " + shown() + ": " + parsed.error);
+    config.*(field.field) = parsed.value;
+  }
+};
+
+}  // namespace
+
+RuntimeConfig read_options(const std::string& engine_id, const std::string& store, const nb::kwargs& given) {
+  RuntimeConfig config;
+  config.engine_id = engine_id;
+  config.store = store;
+  for (const auto& [key, value] : given) {
+    const std::string name = nb::cast<std::string>(key);
+    const auto found = std::find_if(options().begin(), options().end(), [&](const Option& option) { return name == option.name; });
+    if (found == options().end()) refuse(name);
+    std::visit(Setter{config, name, value}, found->field);
+  }
+  return config;
+}
+
+}  // namespace kvonce::python

@@ -1,0 +1,345 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <deque>
+
+#include "python/src/futures.hpp"
+#include "python/src/lease.hpp"
+
+namespace kvonce::python {
+namespace {
+
+struct PyRank {
+  RankPtr box;
+};
+struct PyPool {
+  PoolPtr state;
+};
+/// kvonce.Component: a name and the arrays of its layers.
+struct PyComponent {
+  std::string name;
+  nb::list layers;
+};
+struct PyEvent {
+  Event event;
+  pid_t pid = getpid();
+
+  const Event& use() const {
+    if (pid != getpid()) raise_forked();
+    return event;
+  }
+};
+
+// A function in Python that is asked whether something is ready takes the interpreter's lock each time: not more often than this.
+constexpr std::chrono::microseconds kAskAgain{500};
+
+/// Fires when the function has answered true. Asked from threads of kvonce.
+Event event_of_function(nb::handle function) {
+  struct State {
+    explicit State(nb::handle call) : function(call) {}
+    SharedObject function;
+    Clock::time_point next{};
+  };
+  return Event([state = std::make_shared<State>(function)] {
+    if (const auto now = Clock::now(); now < state->next) return false;
+    bool ready = false;
+    locked([&] {
+      PyObject* const answer = PyObject_CallNoArgs(state->function.get().ptr());
+      const int truth = answer == nullptr ? -1 : PyObject_IsTrue(answer);
+      if (truth < 0) PyErr_WriteUnraisable(state->function.get().ptr());
+      Py_XDECREF(answer);
+      ready = truth == 1;
+    });
+    state->next = Clock::now() + kAskAgain;
+    return ready;
+  });
+}
+
+Event event_of(nb::handle after) {
+  if (after.is_none()) return {};
+  if (PyEvent* event = nullptr; nb::try_cast(after, event)) return event->use();
+  if (PyCallable_Check(after.ptr()) == 0) raise_bad("after: must be None, a kvonce.Event or a function that answers True when ready");
+  return event_of_function(after);
+}
+
+AckLevel level_of(const std::string& level) {
+  for (const AckLevel known : {AckLevel::memory, AckLevel::disk, AckLevel::replicated})
+    if (level == to_string(known)) return known;
+  raise_bad("level is '" + level + "': must be 'memory', 'disk' or 'replicated'");
+}
+
+/// Index on each axis, from a flat index or a tuple; how many there are comes from the group.
+std::optional<Coordinates> shard_of(nb::handle shard, const ShardCounts& counts, const std::string& pool) {
+  if (shard.is_none()) return {};
+  const auto part = [](std::uint64_t index, std::uint16_t of) { return AxisPart{static_cast<std::uint16_t>(std::min<std::uint64_t>(index, 65'535)), of}; };
+  if (PyTuple_Check(shard.ptr()) || PyList_Check(shard.ptr())) {
+    std::vector<std::uint64_t> indices;
+    if (!nb::try_cast(shard, indices) || indices.size() != 3) {
+      PyErr_Clear();
+      raise_bad("pool '" + pool + "': shard must be an index on each of the axes (tp, pp, cp)");
+    }
+    return Coordinates{part(indices[0], counts.tp), part(indices[1], counts.pp), part(indices[2], counts.cp)};
+  }
+  std::uint64_t flat = 0;
+  if (!nb::try_cast(shard, flat) || flat >= counts.count()) {
+    PyErr_Clear();
+    raise_bad("pool '" + pool + "': shard must be None, (tp, pp, cp), or a flat index below " + std::to_string(counts.count()));
+  }
+  return Coordinates{part(flat % counts.tp, counts.tp), part(flat / counts.tp % counts.pp, counts.pp), part(flat / counts.tp / counts.pp, counts.cp)};
+}
+
+PyPool register_pool(const PyRank& self, const std::string& name, const nb::sequence& components, std::optional<std::uint64_t> rows, nb::handle shard,
+                     std::uint32_t unit, const std::string& memory, std::int32_t device) {
+  self.box->use();
+  if (unit < 1) raise_bad("pool '" + name + "': unit is 0: must be 1 or more");
+  if (memory != "host" && memory != "hip") raise_bad("pool '" + name + "': memory is '" + memory + "': must be 'host' or 'hip'");
+  PoolSpec spec;
+  spec.name = name;
+  spec.memory = memory == "hip" ? MemoryKind::hip : MemoryKind::host;
+  spec.device = device;
+  spec.shard = shard_of(shard, self.box->group().shards_of(name), name);
+  std::optional<std::uint64_t> found = rows;
+  std::vector<std::unique_ptr<Keeper>> keepers;
+  auto state = std::make_shared<PoolState>();
+  for (const nb::handle item : components) {
+    PyComponent* component = nullptr;
+    if (!nb::try_cast(item, component)) raise_bad("pool '" + name + "': components must be a list of kvonce.Component");
+    Component& made = spec.components.emplace_back();
+    made.name = component->name;
+    for (const nb::handle layer : component->layers) {
+      const std::string what = "pool '" + name + "', component '" + made.name + "', layer " + std::to_string(made.layers.size());
+      Memory read = read_layer(layer, spec.memory == MemoryKind::hip, what);
+      made.layers.push_back(read.buffer);
+      state->object_bytes += read.buffer.row_bytes;
+      if (read.keeper) keepers.push_back(std::move(read.keeper));
+      if (read.rows == 0) continue;
+      if (!found) found = read.rows;
+      const bool fits = rows ? read.rows >= *rows : read.rows == *found;
+      if (!fits) raise_bad(what + " has " + std::to_string(read.rows) + " rows, and " + (rows ? "rows is " : "the layers before it have ") + std::to_string(*found));
+    }
+    state->layers = std::max(state->layers, static_cast<std::uint32_t>(made.layers.size()));
+  }
+  if (!found && !spec.components.empty()) raise_bad("pool '" + name + "': rows must be given where no layer tells how many it has");
+  spec.rows = found.value_or(0);
+  auto registered = ask([rank = self.box->shared(), spec] { return rank->register_pool(spec); });
+  check(registered.error);
+  self.box->keep(registered.value, std::move(keepers));
+  state->rank = self.box;
+  state->handle = registered.value;
+  state->name = name;
+  state->rows = spec.rows;
+  state->unit = unit;
+  return {state};
+}
+
+void unregister(const PyPool& self, double timeout) {
+  const PoolState& pool = *self.state;
+  const auto rank = pool.rank->shared();
+  if (pool.unregistered.load()) return;
+  const auto until = Clock::now() + milliseconds(timeout, "timeout");
+  Error error;
+  const bool ended = wait_in_slices(until, [&](std::chrono::nanoseconds time) {
+    error = rank->unregister_pool(pool.handle, std::max(std::chrono::ceil<std::chrono::milliseconds>(time), std::chrono::milliseconds{1}));
+    return error.reason != Reason::deadline;
+  });
+  if (!ended || error) raise(error);
+  self.state->unregistered.store(true);
+  pool.rank->forget(pool.handle);
+}
+
+/// Items of a batch, in the order of pages, then pools, from rows[pool] -> index array.
+struct Batch {
+  std::shared_ptr<ItemMap> map = std::make_shared<ItemMap>();
+  std::vector<std::vector<std::int64_t>> rows;
+  std::size_t items = 0;
+
+  Batch(const RankBox& rank, const nb::dict& given, std::size_t pages) {
+    map->pages = pages;
+    for (const auto& [key, indices] : given) {
+      PoolPtr pool = pool_of(key);
+      if (pool->rank.get() != &rank) raise_bad("pool '" + pool->name + "' belongs to another rank");
+      if (pool->unregistered.load()) raise_closed(("pool '" + pool->name + "'").c_str());
+      rows.push_back(read_rows(indices, pages, pool->unit, "rows of pool '" + pool->name + "'"));
+      map->pools.push_back(std::move(pool));
+    }
+    map->items.assign(map->pools.size() * pages, -1);
+  }
+  template <class Add>
+  void each(const Add& add) {
+    for (std::size_t p = 0; p < map->pages; ++p) {
+      for (std::size_t k = 0; k < rows.size(); ++k) {
+        if (rows[k][p] < 0) continue;
+        map->items[k * map->pages + p] = static_cast<std::int32_t>(items++);
+        add(p, map->pools[k]->handle, static_cast<std::uint64_t>(rows[k][p]));
+      }
+    }
+  }
+};
+
+nb::object put(const PyRank& self, nb::handle pages, const nb::dict& rows, nb::handle parent, std::uint32_t first_depth, nb::handle after,
+               const std::string& level, double timeout) {
+  Rank& rank = self.box->use();
+  PutBatch batch;
+  batch.pages = read_pages(pages);
+  if (!parent.is_none()) batch.parent = read_page(parent);
+  batch.first_depth = first_depth;
+  Batch items(*self.box, rows, batch.pages.size());
+  batch.items.reserve(batch.pages.size() * items.rows.size());
+  items.each([&](std::size_t page, PoolHandle pool, std::uint64_t row) { batch.items.push_back({static_cast<std::uint32_t>(page), pool, row}); });
+  const auto done = std::make_shared<Done>();
+  PutOptions options{event_of(after), level_of(level), milliseconds(timeout, "timeout"), tell(done)};
+  auto started = unlocked([&] { return rank.put(std::move(batch), std::move(options)); });
+  check(started.error);
+  return nb::cast(new PutFuture(self.box, std::move(started.value), done, items.map), nb::rv_policy::take_ownership);
+}
+
+nb::object load(const PyRank& self, nb::handle lease, nb::handle pages, const nb::dict& rows, std::uint32_t layer_begin,
+                std::optional<std::uint32_t> layer_end, std::uint32_t layers_per_group, nb::handle after, double timeout, nb::handle progress) {
+  Rank& rank = self.box->use();
+  const LeaseId id = lease_of(lease);
+  const std::vector<PageHash> hashes = read_pages(pages);
+  Batch batch(*self.box, rows, hashes.size());
+  std::vector<LoadItem> items;
+  items.reserve(hashes.size() * batch.rows.size());
+  batch.each([&](std::size_t page, PoolHandle pool, std::uint64_t row) { items.push_back({hashes[page], pool, row}); });
+  const auto done = std::make_shared<Done>();
+  LoadOptions options;
+  options.layer_begin = layer_begin;
+  if (layer_end) options.layer_end = *layer_end;
+  options.layers_per_group = layers_per_group;
+  options.after = event_of(after);
+  options.timeout = milliseconds(timeout, "timeout");
+  options.completion = tell(done);
+  if (!progress.is_none()) {
+    if (PyCallable_Check(progress.ptr()) == 0) raise_bad("progress: not callable");
+    options.progress = [call = std::make_shared<SharedObject>(progress)](std::uint32_t layers) {
+      post([call, layers] {
+        const nb::handle function = call->get();
+        PyObject* const answer = PyObject_CallFunction(function.ptr(), "I", layers);
+        if (answer == nullptr) PyErr_WriteUnraisable(function.ptr());
+        Py_XDECREF(answer);
+      });
+    };
+  }
+  auto started = unlocked([&] { return rank.load(id, std::move(items), std::move(options)); });
+  check(started.error);
+  return nb::cast(new LoadFuture(self.box, std::move(started.value), done, batch.map), nb::rv_policy::take_ownership);
+}
+
+nb::bytes exists(const PyRank& self, const PyPool& pool, nb::handle pages) {
+  Rank& rank = self.box->use();
+  if (pool.state->rank != self.box) raise_bad("pool '" + pool.state->name + "' belongs to another rank");
+  auto result = rank.exists(pool.state->handle, read_pages(pages));
+  check(result.error);
+  return nb::bytes(result.value.data(), result.value.size());
+}
+
+void bind_memory(nb::module_& module) {
+  nb::class_<Layer>(module, "Layer", "Memory of one layer as pointer and sizes. Row r starts at ptr + r * row_stride.")
+      .def(
+          "__init__",
+          [](Layer* self, std::uint64_t ptr, std::uint64_t row_stride, std::uint64_t row_bytes, std::uint64_t rows) {
+            new (self) Layer{ptr, row_stride, row_bytes, rows};
+          },
+          nb::arg("ptr"), nb::arg("row_stride"), nb::arg("row_bytes"), nb::arg("rows") = 0,
+          "ptr: address as an int; the caller keeps the memory until the pool is unregistered. row_stride, row_bytes: bytes. rows: 0: told to register_pool.")
+      .def_ro("ptr", &Layer::ptr)
+      .def_ro("row_stride", &Layer::row_stride)
+      .def_ro("row_bytes", &Layer::row_bytes)
+      .def_ro("rows", &Layer::rows);
+  nb::class_<PyComponent>(module, "Component", "K, V, latent, temporal, conv ...: one array per layer.")
+      .def(
+          "__init__", [](PyComponent* self, std::string name, const nb::iterable& layers) { new (self) PyComponent{std::move(name), nb::list(layers)}; },
+          nb::arg("name"), nb::arg("layers"), nb::sig("def __init__(self, name: str, layers: collections.abc.Iterable[Layer | typing.Any]) -> None"),
+          "layers: arrays (buffer protocol, DLPack, torch tensors) with rows along the first axis, each row contiguous and writable; or kvonce.Layer.")
+      .def_ro("name", &PyComponent::name)
+      .def_prop_ro("layers", [](const PyComponent& c) { return c.layers; });
+  nb::class_<PyEvent>(module, "Event", "Something that a put or load waits for before it touches a row. Fires once.")
+      .def("__init__", [](PyEvent* self) { new (self) PyEvent{Event::make()}; })
+      .def(
+          "signal",
+          [](const PyEvent& self) {
+            const Event event = self.use();
+            unlocked([&] { event.signal(); });
+          },
+          "Fires it. Everything written before is seen by the copies that it lets go.")
+      .def("ready", [](const PyEvent& self) { return self.use().ready(); }, "Whether it has fired.");
+  nb::class_<Lease>(module, "Lease", "Keeps looked-up pages from eviction. bytes(lease) are 16 bytes that other processes of the same engine may use instead of it.")
+      .def(
+          "__init__", [](Lease* self, nb::handle id) { new (self) Lease{lease_of(id)}; }, nb::arg("id"), nb::sig("def __init__(self, id: bytes) -> None"),
+          "id: bytes(lease) of another one.")
+      .def("__bytes__", [](const Lease& self) { const auto bytes = self.bytes(); return nb::bytes(bytes.data(), bytes.size()); })
+      .def("__reduce__", [](nb::handle self) { return nb::make_tuple(self.type(), nb::make_tuple(self.attr("__bytes__")())); })
+      .def("__eq__", [](const Lease& self, nb::handle other) {
+        const Lease* lease = nullptr;
+        return nb::try_cast(other, lease) && lease->id == self.id;
+      })
+      .def("__hash__", [](const Lease& self) { return static_cast<Py_ssize_t>(std::hash<LeaseId>{}(self.id) >> 1U); })
+      .def("__repr__", [](const Lease& self) {
+        const auto bytes = self.bytes();
+        return "<kvonce.Lease " + nb::cast<std::string>(nb::bytes(bytes.data(), bytes.size()).attr("hex")()) + ">";
+      });
+}
+
+}  // namespace
+
+LeaseId lease_of(nb::handle lease) {
+  if (Lease* known = nullptr; nb::try_cast(lease, known)) return known->id;
+  if (!PyBytes_Check(lease.ptr()) || PyBytes_Size(lease.ptr()) != 16) raise_bad("lease: must be a kvonce.Lease or its 16 bytes");
+  LeaseId id;
+  std::memcpy(&id.high, PyBytes_AsString(lease.ptr()), 8);
+  std::memcpy(&id.low, PyBytes_AsString(lease.ptr()) + 8, 8);
+  return id;
+}
+
+PoolPtr pool_of(nb::handle pool) {
+  PyPool* known = nullptr;
+  if (!nb::try_cast(pool, known)) raise_bad("rows: keys must be kvonce.Pool objects");
+  return known->state;
+}
+
+nb::object make_rank(RankPtr rank) { return nb::cast(PyRank{std::move(rank)}); }
+
+void bind_rank(nb::module_& module) {
+  bind_memory(module);
+  nb::class_<PyPool>(module, "Pool", "This rank's memory for one kind of object.")
+      .def_prop_ro("name", [](const PyPool& p) { return p.state->name; })
+      .def_prop_ro("rows", [](const PyPool& p) { return p.state->rows; }, "Rows of every layer.")
+      .def_prop_ro("object_bytes", [](const PyPool& p) { return p.state->object_bytes; }, "Bytes of one page in this pool: its row in every layer.")
+      .def_prop_ro("layers", [](const PyPool& p) { return p.state->layers; }, "Layers of the longest component.")
+      .def_prop_ro("unit", [](const PyPool& p) { return p.state->unit; }, "Entries of a rows array for each page.")
+      .def("unregister", &unregister, nb::arg("timeout") = 30.0, nb::sig("def unregister(self, timeout: float = 30.0) -> None"),
+           "Refuses new work at once and waits until no row is lent; then the memory is let go. Raises Deadline after `timeout` seconds: the pool\n"
+           "is still closing, its memory must stay; call again.")
+      .def("__repr__", [](const PyPool& p) { return "<kvonce.Pool '" + p.state->name + "' of " + std::to_string(p.state->rows) + " rows>"; });
+  nb::class_<PyRank>(module, "Rank", "One rank of the engine in this process: its pools, puts and loads.")
+      .def("register_pool", &register_pool, nb::arg("name"), nb::arg("components"), nb::arg("rows") = nb::none(), nb::arg("shard") = nb::none(), nb::arg("unit") = 1,
+           nb::arg("memory") = "host", nb::arg("device") = 0,
+           nb::sig("def register_pool(self, name: str, components: collections.abc.Sequence[Component], rows: int | None = None,"
+                   " shard: int | tuple[int, int, int] | None = None, unit: int = 1, memory: str = 'host', device: int = 0) -> Pool"),
+           "Registers memory for a pool of the group. The object of a page is its row in every layer of every component.\n"
+           "rows: of every layer; None: as long as the arrays. shard: which part of the content this rank holds: None: by its place on every axis;\n"
+           "(tp, pp, cp): index on each axis; n: flat index; ranks with the same shard hold identical objects. unit: rows arrays given later hold so many\n"
+           "entries per page (token slots); of these the first is read, divided by unit. The arrays stay referenced until the pool is unregistered.\n"
+           "Raises BadArgument.")
+      .def("put", &put, nb::arg("pages"), nb::arg("rows"), nb::arg("parent") = nb::none(), nb::arg("first_depth") = 0, nb::arg("after") = nb::none(),
+           nb::arg("level") = "memory", nb::arg("timeout") = 30.0,
+           nb::sig("def put(self, pages: Pages, rows: dict[Pool, Indices], parent: Page | None = None, first_depth: int = 0,"
+                   " after: Event | collections.abc.Callable[[], bool] | None = None, level: str = 'memory', timeout: float = 30.0) -> PutFuture"),
+           "Offers pages of one chain, each the parent of the next. rows[pool]: one index per page (times the pool's unit), negative: the page has no\n"
+           "row in that pool. parent, first_depth: the page before the first one, and how many there are. after: no byte of a row is read before it\n"
+           "fires. timeout: seconds. From here until the result the rows must not change. At most 65,536 items. Raises BadArgument, Closed.")
+      .def("load", &load, nb::arg("lease"), nb::arg("pages"), nb::arg("rows"), nb::arg("layer_begin") = 0, nb::arg("layer_end") = nb::none(),
+           nb::arg("layers_per_group") = 0, nb::arg("after") = nb::none(), nb::arg("timeout") = 30.0, nb::arg("progress") = nb::none(),
+           nb::sig("def load(self, lease: Lease | bytes, pages: Pages, rows: dict[Pool, Indices], layer_begin: int = 0, layer_end: int | None = None,"
+                   " layers_per_group: int = 0, after: Event | collections.abc.Callable[[], bool] | None = None, timeout: float = 30.0,"
+                   " progress: collections.abc.Callable[[int], object] | None = None) -> LoadFuture"),
+           "Copies pages that the lease covers into rows. layers_per_group: progress is told per so many layers; 0: once. progress(layers_done) is called\n"
+           "on kvonce's callback thread. From here until the result the rows may be written to. Raises BadArgument, Closed.")
+      .def("exists", &exists, nb::arg("pool"), nb::arg("pages"), nb::sig("def exists(self, pool: Pool, pages: Pages) -> bytes"),
+           "One byte per page, 0 or 1, for this rank's shard. Reads the index in shared memory: waits for nobody.")
+      .def_prop_ro("moved_bytes", [](const PyRank& self) { return self.box->use().moved_bytes(); }, "Bytes that this rank has moved into the store.")
+      .def("close", [](const PyRank& self, double timeout) { self.box->close(milliseconds(timeout, "timeout")); }, nb::arg("timeout") = 30.0,
+           nb::sig("def close(self, timeout: float = 30.0) -> None"), "Unregisters all pools and ends the rank. Raises Deadline when rows are still lent after `timeout` seconds.");
+}
+
+}  // namespace kvonce::python

@@ -1,0 +1,399 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "python/src/futures.hpp"
+#include "python/src/lease.hpp"
+#include "python/src/options.hpp"
+
+namespace kvonce::python {
+namespace {
+
+using Three = std::tuple<std::uint16_t, std::uint16_t, std::uint16_t>;
+
+ShardCounts counts_of(const Three& three) { return {std::get<0>(three), std::get<1>(three), std::get<2>(three)}; }
+
+/// kvonce.Runtime; all else holds its box.
+struct PyRuntime {
+  RuntimePtr box;
+};
+struct PyNamespace {
+  RuntimePtr runtime;
+  NamespaceHandle handle;
+  std::string text;
+};
+struct PyGroup {
+  GroupPtr state;
+};
+
+/// The value of a call that may wait; `call(Runtime&)` gives a Result. The Runtime goes along: it lives until the call ends, even
+/// when its caller has gone on after Ctrl-C.
+template <class Call>
+auto ask_runtime(const RuntimePtr& box, Call call) {
+  auto result = ask([runtime = box->shared(), call = std::move(call)] { return call(*runtime); });
+  check(result.error);
+  return std::move(result.value);
+}
+/// As ask_runtime, for a call that gives an Error.
+template <class Call>
+void tell_runtime(const RuntimePtr& box, Call call) {
+  check(ask([runtime = box->shared(), call = std::move(call)] { return call(*runtime); }));
+}
+
+/// Waits for flush and remove; bounded by their own deadlines.
+std::uint64_t finish(Result<std::shared_ptr<AdminOperation>> started) {
+  check(started.error);
+  const auto operation = std::move(started.value);
+  wait_in_slices(std::nullopt, [&](std::chrono::nanoseconds time) { return operation->wait_for(time); });
+  check(operation->error());
+  return operation->count();
+}
+
+AckLevel level_of(const std::string& level) {
+  for (const AckLevel known : {AckLevel::memory, AckLevel::disk, AckLevel::replicated})
+    if (level == to_string(known)) return known;
+  raise_bad("level is '" + level + "': must be 'memory', 'disk' or 'replicated'");
+}
+
+void put_number(nb::dict& dict, const char* name, std::uint64_t value) { dict[name] = value; }
+
+nb::dict stats_of(const Stats& stats) {
+  nb::dict dict, verdicts, misses;
+  for (std::size_t v = 1; v < kVerdictCount; ++v) put_number(verdicts, to_string(static_cast<Verdict>(v)).data(), stats.verdicts[v]);
+  for (std::size_t r = 1; r < kReasonCount; ++r) put_number(misses, to_string(static_cast<Reason>(r)).data(), stats.misses[r]);
+  dict["verdicts"] = verdicts;
+  dict["misses"] = misses;
+#define KVONCE_STAT(name) put_number(dict, #name, stats.name)
+  KVONCE_STAT(announced_items), KVONCE_STAT(announced_bytes), KVONCE_STAT(moved_bytes), KVONCE_STAT(stored_objects);
+  KVONCE_STAT(stored_bytes), KVONCE_STAT(loaded_items), KVONCE_STAT(loaded_bytes), KVONCE_STAT(load_failures);
+  KVONCE_STAT(promotions), KVONCE_STAT(conflicts), KVONCE_STAT(divergent), KVONCE_STAT(demotions), KVONCE_STAT(samples);
+  KVONCE_STAT(unverified), KVONCE_STAT(lookups), KVONCE_STAT(lookup_pages_asked), KVONCE_STAT(lookup_pages_hit);
+  KVONCE_STAT(evicted_objects), KVONCE_STAT(evicted_bytes), KVONCE_STAT(evicted_page_sets), KVONCE_STAT(evicted_checkpoint_sets);
+  KVONCE_STAT(objects_now), KVONCE_STAT(pages_now), KVONCE_STAT(payload_bytes_now), KVONCE_STAT(slot_bytes_now);
+  KVONCE_STAT(capacity_bytes), KVONCE_STAT(arena_slot_bytes), KVONCE_STAT(free_bytes_now), KVONCE_STAT(claims_now);
+  KVONCE_STAT(leases_now), KVONCE_STAT(leased_bytes_now), KVONCE_STAT(quarantined_bytes_now), KVONCE_STAT(rows_lent_now);
+  KVONCE_STAT(unverified_pools_now), KVONCE_STAT(events_dropped);
+#undef KVONCE_STAT
+  return dict;
+}
+
+nb::list clients_of(const std::vector<ClientInfo>& clients) {
+  nb::list list;
+  for (const ClientInfo& client : clients) {
+    nb::dict dict;
+    dict["pid"] = client.pid;
+    dict["engine_id"] = client.engine_id;
+    dict["read_only"] = client.read_only;
+    dict["ranks"] = client.ranks;
+    dict["open_grants"] = client.open_grants;
+    dict["quarantined_bytes"] = client.quarantined_bytes;
+    list.append(dict);
+  }
+  return list;
+}
+
+/// A page and its objects.
+struct PyPageStat {
+  std::uint32_t depth = 0;
+  std::vector<PageStat::Object> objects;
+};
+
+nb::object exists_bytes(Result<std::vector<std::uint8_t>> result) {
+  check(result.error);
+  return nb::bytes(result.value.data(), result.value.size());
+}
+
+nb::object lookup_async(const PyGroup& group, nb::handle pages, const std::string& request_id, bool probe, double lease_time, double timeout) {
+  const GroupState& state = *group.state;
+  Runtime& runtime = state.runtime->use();
+  const auto done = std::make_shared<Done>();
+  LookupOptions options{request_id, probe, milliseconds(lease_time, "lease_time"), milliseconds(timeout, "timeout"), tell(done)};
+  auto hashes = read_pages(pages);
+  auto started = unlocked([&] { return runtime.lookup(state.handle, std::move(hashes), std::move(options)); });
+  check(started.error);
+  return nb::cast(new LookupFuture(state.runtime, std::move(started.value), done), nb::rv_policy::take_ownership);
+}
+
+/// As lookup_async and result(), without a future in between.
+LookupResult lookup(const PyGroup& group, nb::handle pages, const std::string& request_id, bool probe, double lease_time, double timeout) {
+  const GroupState& state = *group.state;
+  Runtime& runtime = state.runtime->use();
+  LookupOptions options{request_id, probe, milliseconds(lease_time, "lease_time"), milliseconds(timeout, "timeout"), {}};
+  auto hashes = read_pages(pages);
+  // One turn without the lock for the call and the first slice of its wait.
+  auto started = unlocked([&] {
+    auto result = runtime.lookup(state.handle, std::move(hashes), std::move(options));
+    if (!result.error) result.value->wait_for(kSlice);
+    return result;
+  });
+  check(started.error);
+  const auto& operation = started.value;
+  if (!operation->done()) {
+    check_signals();
+    wait_in_slices(std::nullopt, [&](std::chrono::nanoseconds time) { return operation->wait_for(time); });
+  }
+  check(operation->result().error);
+  return operation->result();
+}
+
+RankPtr add_rank(const PyGroup& group, std::uint16_t tp, std::uint16_t pp, std::uint16_t cp) {
+  const GroupPtr& state = group.state;
+  const ShardCounts& ranks = state->spec.ranks;
+  const Coordinates at{{tp, ranks.tp}, {pp, ranks.pp}, {cp, ranks.cp}};
+  auto rank = ask_runtime(state->runtime, [handle = state->handle, at](Runtime& runtime) { return runtime.add_rank(handle, at); });
+  return std::make_shared<RankBox>(state, std::move(rank));
+}
+
+PyRuntime start(const std::string& engine_id, const std::string& store, const nb::kwargs& options) {
+  const RuntimeConfig config = read_options(engine_id, store, options);
+  check(config.check());
+  auto started = ask([config] { return Runtime::start(config); });
+  check(started.error);
+  return {std::make_shared<RuntimeBox>(std::move(started.value))};
+}
+
+/// Twice is no error.
+void close(const PyRuntime& self, double timeout) {
+  self.box->check_process();
+  if (self.box->closed()) return;
+  const auto runtime = self.box->shared();
+  self.box->mark_closed();
+  ask([runtime, time = milliseconds(timeout, "timeout")] {
+    runtime->stop(time);
+    return true;
+  });
+}
+
+bool wait_connected(const PyRuntime& self, double timeout) {
+  const auto runtime = self.box->shared();
+  return wait_in_slices(until_of(timeout), [&](std::chrono::nanoseconds time) {
+    return runtime->wait_connected(std::chrono::ceil<std::chrono::milliseconds>(time));
+  });
+}
+
+nb::dict start_of(const StoreStart& start) {
+  nb::dict dict;
+  dict["warm"] = start.warm;
+  dict["why_cold"] = start.why_cold;
+  dict["restored_objects"] = start.restored_objects;
+  return dict;
+}
+
+PyNamespace open_namespace(const PyRuntime& self, const std::string& text) {
+  return {self.box, ask_runtime(self.box, [text](Runtime& runtime) { return runtime.open_namespace(text); }), text};
+}
+
+std::optional<PyNamespace> find_namespace(const PyRuntime& self, const std::string& text) {
+  auto found = ask([runtime = self.box->shared(), text] { return runtime->find_namespace(text); });
+  if (found.error.reason == Reason::unknown_namespace) return {};
+  check(found.error);
+  return PyNamespace{self.box, found.value, text};
+}
+
+PyGroup make_group(const PyNamespace& self, const std::string& name, std::vector<GroupPool> pools, const Three& ranks) {
+  GroupSpec spec{name, counts_of(ranks), std::move(pools)};
+  const auto handle = ask_runtime(self.runtime, [ns = self.handle, spec](Runtime& runtime) { return runtime.register_group(ns, spec); });
+  return {std::make_shared<const GroupState>(GroupState{self.runtime, self.handle, handle, std::move(spec)})};
+}
+
+std::optional<PyPageStat> stat(const PyNamespace& self, nb::handle page) {
+  auto found = self.runtime->use().stat(self.handle, read_page(page));
+  check(found.error);
+  if (!found.value.found) return {};
+  return PyPageStat{found.value.depth, std::move(found.value.objects)};
+}
+
+nb::list pools_of(const PyNamespace& self) {
+  nb::list list;
+  for (const KnownPool& pool : ask_runtime(self.runtime, [ns = self.handle](Runtime& runtime) { return runtime.pools(ns); })) {
+    nb::dict dict;
+    dict["name"] = pool.name;
+    dict["shards"] = nb::make_tuple(pool.shards.tp, pool.shards.pp, pool.shards.cp);
+    dict["object_bytes"] = pool.object_bytes;
+    list.append(dict);
+  }
+  return list;
+}
+
+void bind_group_pool(nb::module_& module) {
+  nb::class_<GroupPool>(module, "GroupPool", "One pool of a page group, described without memory.")
+      .def(
+          "__init__",
+          [](GroupPool* self, std::string name, std::optional<Three> shards, std::uint16_t trailing_pages, bool optional) {
+            new (self) GroupPool{std::move(name), {}, HitPolicy{trailing_pages}, optional};
+            if (shards) self->shards = counts_of(*shards);
+          },
+          nb::arg("name"), nb::arg("shards") = nb::none(), nb::arg("trailing_pages") = 0, nb::arg("optional") = false,
+          "shards: number of shards on each axis (tp, pp, cp); (1, 1, 1): the same bytes on all ranks; None: as many as there are ranks.\n"
+          "trailing_pages: 0: a prefix needs every page of this pool; n: only its last n (sliding window, recurrent state).\n"
+          "optional: a prefix is restorable without it (draft).")
+      .def_ro("name", &GroupPool::name)
+      .def_prop_ro("shards",
+                   [](const GroupPool& p) -> std::optional<Three> {
+                     if (!p.shards) return {};
+                     return Three{p.shards->tp, p.shards->pp, p.shards->cp};
+                   })
+      .def_prop_ro("trailing_pages", [](const GroupPool& p) { return p.policy.trailing_pages; })
+      .def_ro("optional", &GroupPool::optional);
+}
+
+void bind_namespace(nb::module_& module) {
+  nb::class_<PyPageStat>(module, "PageStat", "What the store holds of one page.")
+      .def_ro("depth", &PyPageStat::depth, "Pages before it in its prefix.")
+      .def_prop_ro(
+          "objects",
+          [](const PyPageStat& stat) {
+            nb::list list;
+            for (const PageStat::Object& object : stat.objects) {
+              nb::dict dict;
+              dict["pool"] = object.pool;
+              dict["shard"] = object.shard;
+              dict["bytes"] = object.bytes;
+              dict["level"] = std::string(to_string(object.level));
+              list.append(dict);
+            }
+            return list;
+          },
+          nb::sig("def objects(self) -> list[dict[str, typing.Any]]"), "Each as a dict: pool, shard (flat index), bytes, level.");
+  nb::class_<PyNamespace>(module, "Namespace", "All that decides the bytes besides page hash, pool and shard.")
+      .def_ro("text", &PyNamespace::text)
+      .def("group", &make_group, nb::arg("name"), nb::arg("pools"), nb::arg("ranks") = Three{1, 1, 1},
+           nb::sig("def group(self, name: str, pools: list[GroupPool], ranks: tuple[int, int, int] = (1, 1, 1)) -> Group"),
+           "Registers the pools that a prefix needs together. ranks: of the engine, on the axes (tp, pp, cp).")
+      .def("stat", &stat, nb::arg("page"), nb::sig("def stat(self, page: Page) -> PageStat | None"), "None where the page is not there.")
+      .def(
+          "remove",
+          [](const PyNamespace& self, nb::handle pages) {
+            Runtime& runtime = self.runtime->use();
+            auto hashes = read_pages(pages);
+            return finish(unlocked([&] { return runtime.remove_pages(self.handle, std::move(hashes)); }));
+          },
+          nb::arg("pages"), nb::sig("def remove(self, pages: Pages) -> int"), "Number of objects removed.")
+      .def(
+          "clear",
+          [](const PyNamespace& self) {
+            Runtime& runtime = self.runtime->use();
+            return finish(unlocked([&] { return runtime.remove_namespace(self.handle); }));
+          },
+          "Removes all of the namespace. Number of objects removed.")
+      .def("pools", &pools_of, nb::sig("def pools(self) -> list[dict[str, typing.Any]]"),
+           "Each as a dict: name, shards (tp, pp, cp), object_bytes (0: not known yet).")
+      .def("__repr__", [](const PyNamespace& self) { return "<kvonce.Namespace '" + self.text + "'>"; });
+}
+
+void bind_group(nb::module_& module) {
+  nb::class_<PyGroup>(module, "Group", "The pools that a prefix of one model needs together.")
+      .def_prop_ro("name", [](const PyGroup& self) { return self.state->spec.name; })
+      .def(
+          "rank", [](const PyGroup& self, std::uint16_t tp, std::uint16_t pp, std::uint16_t cp) { return make_rank(add_rank(self, tp, pp, cp)); }, nb::arg("tp") = 0,
+          nb::arg("pp") = 0, nb::arg("cp") = 0, nb::sig("def rank(self, tp: int = 0, pp: int = 0, cp: int = 0) -> Rank"),
+          "This process's rank: its index on each axis; how many there are comes from the group.")
+      .def("lookup", &lookup, nb::arg("pages"), nb::arg("request_id") = "", nb::arg("probe") = false, nb::arg("lease_time") = 0.0, nb::arg("timeout") = 5.0,
+           nb::sig("def lookup(self, pages: Pages, request_id: str = '', probe: bool = False, lease_time: float = 0.0, timeout: float = 5.0) -> Lookup"),
+           "How much of this prefix is restorable, with a lease on it. pages: at most 65,536, from the first one on.\n"
+           "request_id: lookups with the same one get the same answer on all ranks. probe: no lease, does not count as use.\n"
+           "lease_time: seconds; 0: the store's default. Raises StoreLost, Deadline (after `timeout` seconds), Closed.")
+      .def("lookup_async", &lookup_async, nb::arg("pages"), nb::arg("request_id") = "", nb::arg("probe") = false, nb::arg("lease_time") = 0.0,
+           nb::arg("timeout") = 5.0,
+           nb::sig("def lookup_async(self, pages: Pages, request_id: str = '', probe: bool = False, lease_time: float = 0.0, timeout: float = 5.0) -> LookupFuture"),
+           "As lookup, without waiting.")
+      .def(
+          "exists",
+          [](const PyGroup& self, const std::string& pool, std::uint32_t shard, nb::handle pages) {
+            return exists_bytes(self.state->runtime->use().exists(self.state->handle, pool, shard, read_pages(pages)));
+          },
+          nb::arg("pool"), nb::arg("shard"), nb::arg("pages"), nb::sig("def exists(self, pool: str, shard: int, pages: Pages) -> bytes"),
+          "One byte per page, 0 or 1. Reads the index in shared memory: waits for nobody. shard: flat index.")
+      .def(
+          "remove_key",
+          [](const PyGroup& self, const std::string& pool, std::uint32_t shard, nb::handle page) {
+            Runtime& runtime = self.state->runtime->use();
+            const PageHash hash = read_page(page);
+            return finish(unlocked([&] { return runtime.remove_key(self.state->handle, pool, shard, hash); }));
+          },
+          nb::arg("pool"), nb::arg("shard"), nb::arg("page"), nb::sig("def remove_key(self, pool: str, shard: int, page: Page) -> int"),
+          "Removes one object. Number of objects removed.");
+}
+
+}  // namespace
+
+void bind_runtime(nb::module_& module) {
+  bind_group_pool(module);
+  bind_namespace(module);
+  bind_group(module);
+  nb::class_<PyRuntime>(module, "Runtime", nb::is_weak_referenceable(), "Connects this process to a store, or holds one itself.")
+      .def(
+          "__init__",
+          [](PyRuntime* self, const std::string& engine_id, const std::string& store, const nb::kwargs& options) {
+            PyRuntime made = start(engine_id, store, options);
+            new (self) PyRuntime(std::move(made));
+          },
+          nb::arg("engine_id"), nb::arg("store") = "auto", nb::arg("options"),
+          nb::sig("def __init__(self, engine_id: str, store: str = 'auto', **options: typing.Any) -> None"),
+          "engine_id: names the serving instance that all its rank and scheduler processes share.\n"
+          "store: 'auto': this user's kvonced on this host, started when none answers; 'unix:PATH'; 'embedded': in this process.\n"
+          "options: the fields of RuntimeConfig (include/kvonce/config.hpp): durations in seconds, sizes as int or text ('1GiB').\n"
+          "Raises BadArgument (an unknown option: with the nearest name), StoreLost, Deadline.")
+      .def_prop_ro("engine_id", [](const PyRuntime& self) { return self.box->use().config().engine_id; })
+      .def_prop_ro("closed", [](const PyRuntime& self) { self.box->check_process(); return self.box->closed(); })
+      .def("namespace", &open_namespace, nb::arg("text"), nb::sig("def namespace(self, text: str) -> Namespace"),
+           "Opens the namespace. The text says all that decides the bytes: model, revision, dtype, page tokens, tenant; 1 to 4,096 bytes.")
+      .def("find_namespace", &find_namespace, nb::arg("text"), nb::sig("def find_namespace(self, text: str) -> Namespace | None"),
+           "As namespace, but one that nobody has opened yet is None, and is not made.")
+      .def(
+          "epoch",
+          [](const PyRuntime& self, const std::string& name) {
+            const auto bytes = ask_runtime(self.box, [name](Runtime& runtime) { return runtime.epoch(name); });
+            return nb::bytes(bytes.data(), bytes.size());
+          },
+          nb::arg("name"), nb::sig("def epoch(self, name: str) -> bytes"),
+          "16 random bytes that the store gives out once per (engine id while it is connected, name): all processes of the engine get the same.\n"
+          "name: 1 to 255 bytes, as 'weights 3'; at most 1,024 names an engine. Raises StoreLost, Deadline.")
+      .def_prop_ro("connected", [](const PyRuntime& self) { return self.box->use().connected(); },
+                   "False while the store is lost: calls raise StoreLost, and a connection is tried again and again.")
+      .def_prop_ro("incarnation", [](const PyRuntime& self) { return self.box->use().incarnation(); }, "Random number of this life of the store; 0 while it is lost.")
+      .def("wait_connected", &wait_connected, nb::arg("timeout"), nb::sig("def wait_connected(self, timeout: float) -> bool"),
+           "True when connected; False when the time (seconds) passed first.")
+      .def(
+          "stats", [](const PyRuntime& self) { return stats_of(ask([runtime = self.box->shared()] { return runtime->stats(); })); },
+          nb::sig("def stats(self) -> dict[str, typing.Any]"),
+          "Counters since the start, those that end in _now as they are; bytes are payload bytes. `verdicts` and `misses` are dicts by name.")
+      .def(
+          "clients", [](const PyRuntime& self) { return clients_of(ask_runtime(self.box, [](Runtime& runtime) { return runtime.clients(); })); },
+          nb::sig("def clients(self) -> list[dict[str, typing.Any]]"),
+          "The processes that are connected to the store: pid, engine_id, read_only, ranks, open_grants, quarantined_bytes.")
+      .def_prop_ro(
+          "store_start", [](const PyRuntime& self) { return start_of(ask([runtime = self.box->shared()] { return runtime->store_start(); })); },
+          nb::sig("def store_start(self) -> dict[str, typing.Any]"), "How the store came up: warm, why_cold, restored_objects.")
+      .def(
+          "flush",
+          [](const PyRuntime& self, double timeout, const std::string& level) {
+            Runtime& runtime = self.box->use();
+            const AckLevel wanted = level_of(level);
+            const auto time = milliseconds(timeout, "timeout");
+            finish(unlocked([&] { return runtime.flush(wanted, time); }));
+          },
+          nb::arg("timeout") = 30.0, nb::arg("level") = "memory", nb::sig("def flush(self, timeout: float = 30.0, level: str = 'memory') -> None"),
+          "Waits until everything accepted so far is decided at that level. Raises Deadline after `timeout` seconds.")
+      .def(
+          "clear",
+          [](const PyRuntime& self) {
+            Runtime& runtime = self.box->use();
+            return finish(unlocked([&] { return runtime.clear(); }));
+          },
+          "Removes everything from the store. Number of objects removed.")
+      .def(
+          "release", [](const PyRuntime& self, nb::handle lease) { tell_runtime(self.box, [id = lease_of(lease)](Runtime& runtime) { return runtime.release(id); }); },
+          nb::arg("lease"), nb::sig("def release(self, lease: Lease | bytes) -> None"), "Gives a lease back; twice is no error.")
+      .def(
+          "narrow",
+          [](const PyRuntime& self, nb::handle lease, std::uint32_t pages) {
+            tell_runtime(self.box, [id = lease_of(lease), pages](Runtime& runtime) { return runtime.narrow(id, pages); });
+          },
+          nb::arg("lease"), nb::arg("pages"), nb::sig("def narrow(self, lease: Lease | bytes, pages: int) -> None"),
+          "Gives back what lies behind so many pages of the prefix (0: everything).")
+      .def("close", &close, nb::arg("timeout") = 5.0, nb::sig("def close(self, timeout: float = 5.0) -> None"),
+           "Open operations end with reason 'closed', then everything of this runtime stops, within `timeout` seconds. Twice is no error.")
+      .def("__enter__", [](nb::object self) { return self; }, nb::sig("def __enter__(self) -> Runtime"))
+      .def("__exit__", [](const PyRuntime& self, nb::args) { close(self, 5.0); }, nb::sig("def __exit__(self, *exception: object) -> None"));
+}
+
+}  // namespace kvonce::python
