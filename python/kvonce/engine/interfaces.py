@@ -40,6 +40,12 @@ WATCHED: dict[str, dict[str, tuple[str, ...]]] = {
             "resolve_hybrid_device_pool_group",
         ),
         _MEM + "cache_init_params": ("CacheInitParams(page_size token_to_kv_pool_allocator req_to_token_pool pp_rank pp_size attn_cp_rank attn_cp_size is_eagle)",),
+        "sglang.srt.plugins.hook_registry": ("HookRegistry(register apply_hooks)", "HookType"),
+        "sglang.srt.managers.scheduler_components.weight_updater": (
+            "SchedulerWeightUpdaterManager(update_weights_from_disk update_weights_from_distributed update_weights_from_tensor"
+            " update_weights_from_ipc)",
+        ),
+        "sglang.srt.runtime_context": ("get_parallel", "get_model"),
         _MEM + "memory_pool": ("MHATokenToKVPool()", "MLATokenToKVPool()"),
     },
     "vllm": {
@@ -53,7 +59,8 @@ WATCHED: dict[str, dict[str, tuple[str, ...]]] = {
         ),
         _CONNECTOR + "v1.metrics": ("KVConnectorStats", "KVConnectorPromMetrics"),
         _CONNECTOR + "factory": ("KVConnectorFactory()",),
-        "vllm.distributed.kv_events": ("BlockStored", "BlockRemoved", "AllBlocksCleared"),
+        "vllm.distributed.kv_events": ("BlockStored", "AllBlocksCleared", "MEDIUM_CPU"),
+        "vllm.v1.core.kv_cache_utils": ("maybe_convert_block_hash",),
         "vllm.v1.kv_cache_interface": (
             "KVCacheConfig(num_blocks kv_cache_groups kv_cache_tensors prefix_cacheable_group_ids)",
             "KVCacheGroupSpec(kv_cache_spec layer_names enable_kv_transfer)",
@@ -125,6 +132,7 @@ def read(found: Found) -> Interface:
         except (OSError, SyntaxError, ValueError):
             continue
         top = {node.name: node for node in tree.body if isinstance(node, (ast.ClassDef, ast.FunctionDef))}
+        values = dict(item for node in tree.body for item in _values(node))
         for watched in names:
             name, chosen, only = watched.rstrip(")").partition("(")
             node = top.get(name)
@@ -134,7 +142,9 @@ def read(found: Found) -> Interface:
                     if not chosen or member in only.split():
                         interface[f"{module}:{name}.{member}"] = text
             elif node is not None:
-                interface[f"{module}:{node.name}"] = "function " + _parameters(node.args)
+                interface[f"{module}:{name}"] = "function " + _parameters(node.args)
+            elif name in values:
+                interface[f"{module}:{name}"] = "value " + values[name]
     return interface
 
 
@@ -152,9 +162,13 @@ def _members(node: ast.ClassDef) -> Iterable[tuple[str, str]]:
         elif isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
             if not item.target.id.startswith("_"):
                 yield item.target.id, "field" + (" with a default" if item.value is not None else "")
-        elif isinstance(item, ast.Assign) and len(item.targets) == 1 and isinstance(item.targets[0], ast.Name):
-            if not item.targets[0].id.startswith("_"):
-                yield item.targets[0].id, "value " + ast.unparse(item.value)
+        else:
+            yield from ((name, "value " + text) for name, text in _values(item) if not name.startswith("_"))
+
+
+def _values(node: ast.stmt) -> Iterable[tuple[str, str]]:
+    if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+        yield node.targets[0].id, ast.unparse(node.value)
 
 
 def _last_name(node: ast.expr) -> str:
