@@ -90,7 +90,8 @@ bool view_tensor(nb::handle object, View* view) {
   view->strides = integers(nb::object(object.attr("stride")()));
   for (std::int64_t& stride : view->strides) stride *= view->item_bytes;
   view->host = nb::cast<std::string>(nb::str(object.attr("device").attr("type"))) == "cpu";
-  const std::string type = nb::cast<std::string>(nb::str(object.attr("dtype")));
+  const nb::object dtype = object.attr("dtype");
+  const std::string type = nb::cast<std::string>(nb::str(nb::handle(dtype)));  // from an attribute, nb::str takes the object as it is
   if (type.find("uint") != std::string::npos) view->kind = 'u';
   else if (type.find("int") != std::string::npos && type.find("q") == std::string::npos) view->kind = 'i';
   view->keeper = std::make_unique<ObjectKeeper>(object);
