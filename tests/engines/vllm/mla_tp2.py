@@ -1,0 +1,9 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Latent attention on two ranks: both hold the same, and it is kept once."""
+from support import done
+from support import vllm_engine as ve
+from support.vllm_scenario import run
+
+if __name__ == "__main__":
+    run("mla", {"mla0": 1}, tp=2, blocks=320, **ve.PREFIX_SCHEDULER)
+    done()
