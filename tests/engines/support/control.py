@@ -88,18 +88,18 @@ def _hexadecimal(pages):
 
 
 def _by_pool(pages, rows):
-    """-> {pool: indices of the pages that have a row in it}"""
+    """-> {name of the pool: indices of the pages that have a row in it}"""
     found = {}
     for pool, indices in rows.items():
         listed = indices.tolist() if hasattr(indices, "tolist") else list(indices)
-        found[pool] = [page for page in range(len(pages)) if listed[page * pool.unit] >= 0]
+        found[pool.name] = [page for page in range(len(pages)) if listed[page * pool.unit] >= 0]
     return found
 
 
 def _record_call(kind, pages, rows, layers=(None, None)):
     names = _hexadecimal(pages)
     for pool, having in _by_pool(names, rows).items():
-        _record(kind, {"pool": pool.name, "pages": [names[page] for page in having], "layers": layers})
+        _record(kind, {"pool": pool, "pages": [names[page] for page in having], "layers": layers})
 
 
 class _Result:
@@ -113,7 +113,7 @@ class _Result:
 
     def reasons(self, pool):
         out = bytearray(self._pages)
-        for page in self._by_pool[pool]:
+        for page in self._by_pool[getattr(pool, "name", pool)]:
             out[page] = self._reason
         return bytes(out)
 

@@ -147,7 +147,8 @@ def _answer_details():
             namespace = runtime.find_namespace(text)
             for page in question["pages"] if namespace else ():
                 stat = namespace.stat(page)
-                if stat is not None:
+                # A page whose objects were removed may still have its place in a prefix.
+                if stat is not None and stat.objects:
                     details.setdefault(page, []).extend(stat.objects)
     json.dump(details, sys.stdout)
 

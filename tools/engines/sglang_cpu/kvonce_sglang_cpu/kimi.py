@@ -63,25 +63,35 @@ def _mathematics_of_the_interpreter():
 
 
 def _weights_of_useful_size():
-    """In place of dummy weights: drawn by the weight's name, so that ranks that hold the same weight hold the same numbers."""
+    """In place of dummy weights: drawn by the weight's name, and by the rank where ranks hold different parts of it. So what ranks must
+    have in common is equal, and their own heads and states are not."""
     from sglang.srt.model_loader import loader, weight_utils
 
     def fill(model, *_, **__):
-        for name, weight in model.state_dict().items():
-            if not weight.is_floating_point():
-                continue
-            generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
-            if "norm" in name:
-                drawn = torch.ones(weight.shape)
-            elif "A_log" in name:
-                drawn = torch.rand(weight.shape, generator=generator)
-            else:
-                drawn = torch.randn(weight.shape, generator=generator) * (0.1 if "bias" in name else 0.25)
-            weight.data.copy_(drawn)
+        for module_name, module in model.named_modules():
+            for name, weight in module.named_parameters(recurse=False):
+                if weight.is_floating_point():
+                    weight.data.copy_(_drawn(f"{module_name}.{name}", weight.shape, module))
 
     weight_utils.initialize_dummy_weights = fill
     if hasattr(loader, "initialize_dummy_weights"):
         loader.initialize_dummy_weights = fill
+
+
+def _drawn(name, shape, module):
+    from sglang.srt.layers.linear import LinearBase, ReplicatedLinear
+    from sglang.srt.layers.vocab_parallel_embedding import VocabParallelEmbedding
+    from sglang.srt.runtime_context import get_parallel
+
+    parted = isinstance(module, (LinearBase, VocabParallelEmbedding)) and not isinstance(module, ReplicatedLinear)
+    parted = parted or "Parallel" in type(module).__name__ or name.endswith(("A_log", "dt_bias"))
+    seed = f"{name} {get_parallel().tp_rank}" if parted else name
+    generator = torch.Generator().manual_seed(zlib.crc32(seed.encode()))
+    if "norm" in name:
+        return torch.ones(shape)
+    if "A_log" in name:
+        return torch.rand(shape, generator=generator)
+    return torch.randn(shape, generator=generator) * (0.1 if "bias" in name else 0.25)
 
 
 def _decay(raw, A_log, dt_bias, lower_bound):
