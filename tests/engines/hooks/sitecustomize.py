@@ -12,7 +12,10 @@ class _AfterKvonce(importlib.abc.MetaPathFinder):
         if name != "kvonce":
             return None
         sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            sys.meta_path.insert(0, self)  # whoever asks where kvonce is does not import it yet
         if spec is not None and spec.loader is not None:
             load = spec.loader.exec_module
 
