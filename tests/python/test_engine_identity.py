@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 import dataclasses
+import fcntl
 import hashlib
 import json
 import os
 import pathlib
 import tempfile
+import threading
 import unittest
 from unittest import mock
 
@@ -93,6 +95,34 @@ class Weights(Folder):
             self.assertEqual(self.text(folder), one)
         os.environ["XDG_CACHE_HOME"] = str(folder / "config.json")  # no folder can be made there
         self.assertEqual(self.text(folder), one)
+
+    def test_one_process_hashes_while_the_others_wait_and_not_for_ever(self):
+        folder = self.model("one")
+        cache = self.root / "cache" / "kvonce"
+        cache.mkdir(parents=True)
+        with open(cache / "weight_digests.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            asked = threading.Event()
+
+            def poll(seconds):
+                asked.set()
+                released.wait(30)
+
+            released = threading.Event()
+            found = []
+            with mock.patch.object(digest.time, "sleep", poll):
+                thread = threading.Thread(target=lambda: found.append(self.text(folder)))
+                thread.start()
+                self.assertTrue(asked.wait(30))
+                self.assertEqual(found, [])
+                fcntl.flock(lock, fcntl.LOCK_UN)
+                released.set()
+                thread.join(30)
+            self.assertEqual(len(found), 1)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            (cache / "weight_digests.json").unlink()
+            with mock.patch.object(digest, "_TURN_SECONDS", 0.0):
+                self.assertEqual(self.text(folder), found[0])
 
     def test_a_blob_of_a_hub_cache_is_named_by_its_digest_and_not_read(self):
         weights = os.urandom(1000)

@@ -16,11 +16,14 @@ import hashlib
 import json
 import os
 import re
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
 _CHUNK_BYTES = 4 << 20
 _THREADS_MAX = 16
+_TURN_SECONDS = 900.0
+_POLL_SECONDS = 0.05
 #: What an engine loads, best first: where there is one kind, the later ones are not read.
 _WEIGHTS = ("*.safetensors", "*.gguf", "pytorch_model*.bin", "*.bin", "*.pt", "*.pth")
 _CONFIGS = ("config.json", "params.json", "*quant*config*.json", "*kv_cache_scales*.json", "*processor_config.json", "*.py")
@@ -149,13 +152,25 @@ class _Cache:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(folder / "weight_digests.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            fcntl.flock(self._lock, fcntl.LOCK_EX)
+            self._take_turns()
             entries = json.loads(self._path.read_text())
             if isinstance(entries, dict):
                 self._entries = {k: v for k, v in entries.items() if isinstance(v, str) and re.fullmatch("[0-9a-f]{64}", v)}
         except (OSError, ValueError):
             pass
         return self
+
+    def _take_turns(self) -> None:
+        """Waits for the process that hashes now, since it does our work too; not for ever: then ours is done twice."""
+        end = time.monotonic() + _TURN_SECONDS
+        while True:
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                if time.monotonic() > end:
+                    return
+                time.sleep(_POLL_SECONDS)
 
     def get(self, path: Path) -> str | None:
         return self._entries.get(_key(path))
