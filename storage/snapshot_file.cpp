@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <new>
 #include <string_view>
 
 #include "storage/arena_backing.hpp"
@@ -21,8 +22,6 @@ namespace {
 using backing::failed;
 
 constexpr std::uint64_t kMagic = 0x464e'5343'4e4f'564bULL;  // "KVONCSNF" in memory order
-// Of all parts together: far above what the largest index needs, far below what would be a nuisance to read.
-constexpr std::uint64_t kMostBytes = std::uint64_t{64} << 30;
 
 std::string quoted(const std::string& path) { return "'" + path + "'"; }
 
@@ -107,6 +106,42 @@ bool read_all(int fd, std::string& bytes) {
   return true;
 }
 
+// Whether the file begins as a snapshot does, and the lengths in it add up to its own. What is wrong, as the end of a sentence.
+std::optional<std::string> check_frame(int fd, std::uint64_t file_bytes) {
+  constexpr std::uint64_t kWord = sizeof(std::uint64_t);
+  const auto number_at = [&](std::uint64_t at) -> std::optional<std::uint64_t> {
+    std::uint64_t value = 0;
+    if (at + kWord > file_bytes || pread(fd, &value, kWord, static_cast<off_t>(at)) != static_cast<ssize_t>(kWord)) return std::nullopt;
+    return value;
+  };
+  constexpr std::uint64_t kLeast = 3 * kWord;
+  if (file_bytes < kLeast) return " has only " + std::to_string(file_bytes) + " bytes";
+  if (number_at(0) != kMagic) return " is none";
+  const std::uint64_t version = number_at(kWord).value_or(0);
+  if (version == 0 || version > kSnapshotFileVersion) {
+    return " has format " + std::to_string(version) + "; this release reads formats 1 to " + std::to_string(kSnapshotFileVersion);
+  }
+  constexpr std::uint64_t kMostParts = 4096;  // one a partition; read one by one
+  const std::uint64_t body = file_bytes - kWord;
+  std::uint64_t at = 2 * kWord;
+  const auto skip_text = [&] {
+    const auto size = number_at(at);
+    if (!size || at + kWord > body || *size > body - at - kWord) return false;
+    at += kWord + *size;
+    return true;
+  };
+  const std::string damaged = " is cut off or damaged: its lengths do not add up to its size";
+  if (!skip_text()) return damaged;  // the boot
+  at += 3 * kWord;                   // the pid space, device and inode
+  const auto count = number_at(at);
+  if (!count || *count > kMostParts) return damaged;
+  at += kWord;
+  for (std::uint64_t i = 0; i < *count; ++i) {
+    if (!skip_text()) return damaged;
+  }
+  return at == body ? std::nullopt : std::optional(damaged);
+}
+
 }  // namespace
 
 std::optional<std::string> write_snapshot_file(const std::string& path, const FileIdentity& arena, const std::vector<std::string>& parts) {
@@ -139,7 +174,7 @@ std::optional<std::string> write_snapshot_file(const std::string& path, const Fi
   return std::nullopt;
 }
 
-TakenSnapshot take_snapshot_file(const std::string& path, const FileIdentity& arena) {
+TakenSnapshot take_snapshot_file(const std::string& path, const FileIdentity& arena, std::uint64_t most_bytes) {
   TakenSnapshot taken;
   const auto none = [&taken](std::string why) {
     taken.parts.clear();
@@ -159,24 +194,27 @@ TakenSnapshot take_snapshot_file(const std::string& path, const FileIdentity& ar
   if (!looked) return none(failed("looking at the snapshot " + quoted(path), error));
   if (!S_ISREG(info.st_mode) || info.st_uid != geteuid() || (info.st_mode & 022) != 0)
     return none("the snapshot " + quoted(path) + " is no file that only this user can write");
-  if (static_cast<std::uint64_t>(info.st_size) > kMostBytes)
-    return none("the snapshot " + quoted(path) + " has " + std::to_string(info.st_size) + " bytes; at most " + std::to_string(kMostBytes) + " are allowed");
-  std::string bytes(static_cast<std::size_t>(info.st_size), '\0');
-  if (!read_all(fd.get(), bytes)) return none("the snapshot " + quoted(path) + " could not be read to its end");
-
   const std::string what = "the snapshot " + quoted(path);
-  constexpr std::size_t kLeast = 3 * sizeof(std::uint64_t);
-  if (bytes.size() < kLeast) return none(what + " has only " + std::to_string(bytes.size()) + " bytes");
+  const auto file_bytes = static_cast<std::uint64_t>(info.st_size);
+  if (file_bytes > most_bytes)
+    return none(what + " has " + std::to_string(file_bytes) + " bytes; at most " + std::to_string(most_bytes) + " are allowed");
+  // Before memory is taken for what the file's size says.
+  if (auto wrong = check_frame(fd.get(), file_bytes)) return none(what + *wrong);
+  std::string bytes;
+  try {
+    bytes.resize(static_cast<std::size_t>(file_bytes));
+  } catch (const std::bad_alloc&) {
+    return none(what + " has " + std::to_string(file_bytes) + " bytes, for which there is no memory");
+  }
+  if (!read_all(fd.get(), bytes)) return none(what + " could not be read to its end");
+
   const std::string_view body(bytes.data(), bytes.size() - sizeof(std::uint64_t));
   std::uint64_t sum = 0;
   std::memcpy(&sum, bytes.data() + body.size(), sizeof sum);
   Cutter cut(body);
-  if (cut.number() != kMagic) return none(what + " is none");
-  const std::uint64_t version = cut.number();
+  cut.number();  // the magic
+  cut.number();  // the format: checked with the frame
   if (XXH3_64bits(body.data(), body.size()) != sum) return none(what + " is cut off or damaged: its checksum differs");
-  if (version == 0 || version > kSnapshotFileVersion) {
-    return none(what + " has format " + std::to_string(version) + "; this release reads formats 1 to " + std::to_string(kSnapshotFileVersion));
-  }
   const std::string boot = cut.text();
   const std::uint64_t processes = cut.number();
   FileIdentity owner;

@@ -13,6 +13,9 @@ namespace kvonce::storage {
 // Raised with every change of the file's frame; the parts have versions of their own. Readers know all older ones.
 inline constexpr std::uint32_t kSnapshotFileVersion = 1;
 
+// Of all parts together: far above what the largest index needs, far below what would be a nuisance to read.
+inline constexpr std::uint64_t kMostSnapshotBytes = std::uint64_t{64} << 30;
+
 // What a store that ends cleanly leaves beside its arena's file: one part a partition, opaque here. The file says which arena
 // it belongs to (the very file, in this boot), is checksummed, and appears whole or not at all.
 //
@@ -27,7 +30,7 @@ struct TakenSnapshot {
 };
 
 // Reads the snapshot of this arena and removes it, whatever is in it: a store that then ends in any other way finds none, and
-// starts cold. Call it before anything of the arena changes.
-TakenSnapshot take_snapshot_file(const std::string& path, const FileIdentity& arena);
+// starts cold. Call it before anything of the arena changes. One of more than `most_bytes` is not read.
+TakenSnapshot take_snapshot_file(const std::string& path, const FileIdentity& arena, std::uint64_t most_bytes = kMostSnapshotBytes);
 
 }  // namespace kvonce::storage

@@ -129,3 +129,25 @@ TEST_CASE_FIXTURE(SnapshotDirectory, "a snapshot of others, or by a link, is not
   CHECK_FALSE(std::filesystem::exists(path + ".new"));
   CHECK(take_snapshot_file(path, kArena).parts.empty());
 }
+
+TEST_CASE_FIXTURE(SnapshotDirectory, "a snapshot's size is not believed before its beginning and its lengths are") {
+  REQUIRE_FALSE(write_snapshot_file(path, kArena, {"part"}));
+  const std::string right = read();
+  // Far more than this machine has: whoever took memory for it would end here.
+  constexpr std::uintmax_t kHuge = std::uintmax_t{60} << 30;
+  const auto take_huge = [&](const std::string& beginning) {
+    write(beginning);
+    std::filesystem::resize_file(path, kHuge);
+    return take_snapshot_file(path, kArena).why_not;
+  };
+  CHECK(take_huge("") == "the snapshot '" + path + "' is none");
+  CHECK(take_huge(right) == "the snapshot '" + path + "' is cut off or damaged: its lengths do not add up to its size");
+  std::string bomb = right;
+  const std::uint64_t part = kHuge - 64;
+  std::memcpy(bomb.data() + bomb.size() - 20, &part, sizeof part);
+  CHECK(take_huge(bomb) == "the snapshot '" + path + "' is cut off or damaged: its lengths do not add up to its size");
+  write(right);
+  CHECK(take_snapshot_file(path, kArena, right.size() - 1).why_not.find("at most " + std::to_string(right.size() - 1) + " are allowed") != std::string::npos);
+  write(right);
+  CHECK(take_snapshot_file(path, kArena, right.size()).parts.size() == 1);
+}
