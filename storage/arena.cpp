@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <fstream>
 #include <limits>
 #include <system_error>
 #include <utility>
@@ -19,9 +20,26 @@ namespace kvonce::storage {
 
 namespace {
 
+// Of memory, before it is asked again whether to go on: some tens of milliseconds.
+constexpr std::uint64_t kTakenAtOnce = std::uint64_t{64} << 20;
+
 std::string failed(const char* what, std::uint64_t bytes, int error) {
   return std::string(what) + " " + std::to_string(bytes) +
          " bytes of arena failed: " + std::generic_category().message(error);
+}
+
+// What a lack of reserved huge pages is told with.
+std::string reserved_pages_left() {
+  std::ifstream in("/proc/meminfo");
+  std::string free = "not known how many";
+  std::string size = "their size";
+  for (std::string line; std::getline(in, line);) {
+    const std::size_t at = line.find_first_of("0123456789");
+    if (at == std::string::npos) continue;
+    if (line.starts_with("HugePages_Free:")) free = line.substr(at);
+    if (line.starts_with("Hugepagesize:")) size = line.substr(at);
+  }
+  return "; of the reserved huge pages " + free + " of " + size + " are free (vm.nr_hugepages sets how many there are)";
 }
 
 // For kernels before 5.14. Adding zero makes the page writable and leaves its bytes alone, also
@@ -38,6 +56,12 @@ std::string refused_size(std::uint64_t bytes) {
     return "an arena of " + std::to_string(bytes) + " bytes is beyond the address space";
   }
   return {};
+}
+
+// What a named file's pages are its file system decides.
+std::string refused_pages(const ArenaOptions& options, const backing::NamedFile& file) {
+  if (options.huge_pages != HugePages::reserved || file.page_bytes() > static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE))) return {};
+  return "reserved huge pages are asked for the arena's file '" + options.path + "', which lies on no hugetlbfs; name a file on one";
 }
 
 std::uint64_t round_to(std::uint64_t bytes, std::uint64_t unit) { return (bytes + unit - 1) / unit * unit; }
@@ -71,7 +95,9 @@ ArenaResult Arena::map_memory(Mapping mapping) {
   munmap(begin + skip + bytes, mapping.alignment - skip);
   Arena arena(begin + skip, bytes);
   if (fd >= 0 && mmap(arena.base_, bytes, mapping.protection, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED) {
-    return {std::nullopt, failed("mapping", bytes, errno)};
+    std::string why = failed("mapping", bytes, errno);
+    if (mapping.huge_pages == HugePages::reserved && mapping.borrowed < 0) why += reserved_pages_left();
+    return {std::nullopt, std::move(why)};
   }
   if (madvise(arena.base_, bytes, MADV_DONTFORK) != 0) {
     return {std::nullopt, failed("keeping children away from", bytes, errno)};
@@ -88,8 +114,8 @@ ArenaResult Arena::map_memory(Mapping mapping) {
 
 ArenaResult Arena::create(const ArenaOptions& options) {
   if (std::string refused = refused_size(options.bytes); !refused.empty()) return {std::nullopt, std::move(refused)};
-  if (options.huge_pages == HugePages::reserved && options.backing != Backing::memfd) {
-    return {std::nullopt, "reserved huge pages are asked for an arena that is no memory file; for a named file use a hugetlbfs"};
+  if (options.huge_pages == HugePages::reserved && options.backing == Backing::anonymous) {
+    return {std::nullopt, "reserved huge pages are asked for an arena that is no memory file"};
   }
   Mapping mapping;
   mapping.bytes = round_to(options.bytes, kAlignment);
@@ -107,6 +133,7 @@ ArenaResult Arena::create(const ArenaOptions& options) {
   } else if (options.backing == Backing::file) {
     file = backing::NamedFile::lock(options.path, &error);
     if (!file) return {std::nullopt, std::move(error)};
+    if (std::string wrong = refused_pages(options, *file); !wrong.empty()) return {std::nullopt, std::move(wrong)};
     mapping.alignment = std::max(kAlignment, file->page_bytes());
     mapping.bytes = round_to(options.bytes, mapping.alignment);
     if (auto why = file->make_room(mapping.bytes)) return {std::nullopt, *std::move(why)};
@@ -118,11 +145,9 @@ ArenaResult Arena::create(const ArenaOptions& options) {
   if (file) {
     Arena* const arena = result.arena ? &*result.arena : nullptr;
     if (arena != nullptr) {
-#ifdef MADV_POPULATE_WRITE
       // By the mapping first: it gets huge pages and the right node. What this cannot take the next step tells of.
-      madvise(arena->base_, arena->bytes_, MADV_POPULATE_WRITE);
-#endif
-      if (auto why = file->allocate(arena->fd_.get(), arena->bytes_)) result = {std::nullopt, *std::move(why)};
+      static_cast<void>(arena->populate(0, arena->bytes_, options.canceled));
+      if (auto why = file->allocate(arena->fd_.get(), arena->bytes_, options.canceled)) result = {std::nullopt, *std::move(why)};
     }
     if (!result.arena) {
       file->discard();
@@ -130,9 +155,10 @@ ArenaResult Arena::create(const ArenaOptions& options) {
     }
     if (auto why = file->publish()) return {std::nullopt, *std::move(why)};
     result.arena->lock_ = file->take_lock();
+    result.arena->own_lock_ = file->take_own_lock();
   }
   if (result.arena && options.populate) {
-    if (auto why = result.arena->populate(0, result.arena->bytes_)) return {std::nullopt, *std::move(why)};
+    if (auto why = result.arena->populate(0, result.arena->bytes_, options.canceled)) return {std::nullopt, *std::move(why)};
   }
   return result;
 }
@@ -143,20 +169,22 @@ ArenaResult Arena::open_existing(const ArenaOptions& options) {
   std::string error;
   auto file = backing::NamedFile::lock(options.path, &error);
   if (!file) return {std::nullopt, std::move(error)};
+  if (std::string wrong = refused_pages(options, *file); !wrong.empty()) return {std::nullopt, std::move(wrong)};
   Mapping mapping;
   mapping.alignment = std::max(kAlignment, file->page_bytes());
   mapping.bytes = round_to(options.bytes, mapping.alignment);
   mapping.protection = PROT_READ | PROT_WRITE;
   mapping.huge_pages = options.huge_pages;
   mapping.numa_node = options.numa_node;
-  auto existing = file->open_existing(mapping.bytes, &error);
+  auto existing = file->open_existing(mapping.bytes, options.canceled, &error);
   if (!existing) return {std::nullopt, std::move(error)};
   mapping.fd = *std::move(existing);
   ArenaResult result = map_memory(std::move(mapping));
   if (!result.arena) return result;
   result.arena->lock_ = file->take_lock();
+  result.arena->own_lock_ = file->take_own_lock();
   if (options.populate) {
-    if (auto why = result.arena->populate(0, result.arena->bytes_)) return {std::nullopt, *std::move(why)};
+    if (auto why = result.arena->populate(0, result.arena->bytes_, options.canceled)) return {std::nullopt, *std::move(why)};
   }
   return result;
 }
@@ -199,6 +227,7 @@ Arena::Arena(Arena&& other) noexcept
       bytes_(std::exchange(other.bytes_, 0)),
       fd_(std::move(other.fd_)),
       lock_(std::move(other.lock_)),
+      own_lock_(std::move(other.own_lock_)),
       foreign_(other.foreign_) {}
 
 Arena& Arena::operator=(Arena&& other) noexcept {
@@ -206,6 +235,7 @@ Arena& Arena::operator=(Arena&& other) noexcept {
   std::swap(bytes_, other.bytes_);
   std::swap(fd_, other.fd_);
   std::swap(lock_, other.lock_);
+  std::swap(own_lock_, other.own_lock_);
   std::swap(foreign_, other.foreign_);
   return *this;
 }
@@ -231,7 +261,7 @@ std::optional<FileIdentity> Arena::identity() const {
   return FileIdentity{info.st_dev, info.st_ino};
 }
 
-std::optional<std::string> Arena::populate(std::uint64_t offset, std::uint64_t bytes) {
+std::optional<std::string> Arena::populate(std::uint64_t offset, std::uint64_t bytes, const std::function<bool()>& canceled) {
   if (offset > bytes_ || bytes > bytes_ - offset) {
     return "populating " + std::to_string(bytes) + " bytes at " + std::to_string(offset) + ": the arena has " +
            std::to_string(bytes_);
@@ -240,16 +270,22 @@ std::optional<std::string> Arena::populate(std::uint64_t offset, std::uint64_t b
   std::byte* const begin = base_ + offset / page * page;
   std::byte* const end = base_ + (offset + bytes + page - 1) / page * page;
   if (bytes == 0) return std::nullopt;
+  for (std::byte* at = begin; at < end;) {
+    if (canceled && canceled()) return kTakingCanceled;
+    std::byte* const next = at + std::min<std::uint64_t>(kTakenAtOnce, static_cast<std::uint64_t>(end - at));
 #ifdef MADV_POPULATE_WRITE
-  int error = 0;
-  do {
-    // What another made is there; here it only enters the page table, also where this process may not write.
-    error = madvise(begin, static_cast<std::size_t>(end - begin), foreign_ ? MADV_POPULATE_READ : MADV_POPULATE_WRITE) == 0 ? 0 : errno;
-  } while (error == EINTR || error == EAGAIN);
-  if (error == 0) return std::nullopt;
-  if (error != EINVAL) return failed("populating", bytes, error);
+    int error = 0;
+    do {
+      // What another made is there; here it only enters the page table, also where this process may not write.
+      error = madvise(at, static_cast<std::size_t>(next - at), foreign_ ? MADV_POPULATE_READ : MADV_POPULATE_WRITE) == 0 ? 0 : errno;
+    } while (error == EINTR || error == EAGAIN);
+    if (error != 0 && error != EINVAL) return failed("populating", bytes, error);
+    if (error == EINVAL && !foreign_) touch(at, next, page);
+#else
+    if (!foreign_) touch(at, next, page);
 #endif
-  if (!foreign_) touch(begin, end, page);
+    at = next;
+  }
   return std::nullopt;
 }
 

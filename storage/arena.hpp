@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -31,7 +32,11 @@ struct ArenaOptions {
   bool populate = false;  // take all memory now, so that a lack of it shows here. A file's memory is always taken
   int numa_node = -1;     // all pages on this node; -1: where the kernel puts them
   std::string path{};     // of the file; PATH.lock beside it says who owns it, and stays
+  // Looked at while memory is taken: true ends that with the error kTakingCanceled. Empty: never.
+  std::function<bool()> canceled{};
 };
+
+inline constexpr const char* kTakingCanceled = "taking the memory was canceled";
 
 struct ByteRange {
   std::uint64_t offset = 0;
@@ -78,8 +83,9 @@ struct FileIdentity {
 
 // The memory of a store, mapped as long as this object lives. Not inherited by forked children.
 //
-// A named file belongs to one arena of one process at a time (a lock on PATH.lock, gone with the process). The lock is the
-// open file's: a child that is forked without an exec holds it on.
+// A named file belongs to one arena of one process at a time: a lock on PATH.lock, and one on the file itself for the case that
+// somebody removes the first; both are gone with the process. A lock is the open file's: a child that is forked without an exec
+// holds it on.
 class Arena {
  public:
   // Alignment of the base address and unit of the size.
@@ -110,7 +116,7 @@ class Arena {
 
   // Takes the memory behind [offset, offset + bytes) without changing what it holds; others may
   // read and write it meanwhile. The reason if it cannot be had; pages before may be taken then.
-  std::optional<std::string> populate(std::uint64_t offset, std::uint64_t bytes);
+  std::optional<std::string> populate(std::uint64_t offset, std::uint64_t bytes, const std::function<bool()>& canceled = {});
 
  private:
   struct Mapping {
@@ -130,6 +136,7 @@ class Arena {
   std::uint64_t bytes_;
   Descriptor fd_;
   Descriptor lock_;
+  Descriptor own_lock_;  // of the file itself, by a descriptor that nobody else is handed
   bool foreign_ = false;  // maybe not writable
 };
 

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/vfs.h>
@@ -27,6 +28,13 @@ constexpr int kSizeSeals = F_SEAL_SHRINK | F_SEAL_GROW;
 constexpr mode_t kOwnerOnly = 0600;
 
 std::string quoted(const std::string& text) { return "'" + text + "'"; }
+
+// Asked before: the system would tell by SIGXFSZ, which ends a process that does not expect it.
+std::string above_file_limit(std::uint64_t bytes) {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY || bytes <= limit.rlim_cur) return {};
+  return "this process may make files of " + std::to_string(limit.rlim_cur) + " bytes at most (ulimit -f)";
+}
 
 std::uint64_t file_system(const struct statfs& info) {
   return static_cast<std::uint64_t>(info.f_type) & 0xffff'ffffULL;
@@ -84,6 +92,10 @@ std::optional<Memory> make_memfd(std::uint64_t bytes, bool reserved_huge_pages, 
   }
   memory.page_bytes = reserved_huge_pages ? static_cast<std::uint64_t>(info.f_bsize) : static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
   memory.bytes = (bytes + memory.page_bytes - 1) / memory.page_bytes * memory.page_bytes;
+  if (std::string wrong = above_file_limit(memory.bytes); !wrong.empty()) {
+    *error = "making" + what + " failed: " + wrong;
+    return std::nullopt;
+  }
   // A memfd can be opened by everybody at first. Who may only read must not find it writable by its name in /proc.
   if (fchmod(memory.fd.get(), kOwnerOnly) != 0 || ftruncate(memory.fd.get(), static_cast<off_t>(memory.bytes)) != 0) {
     *error = failed("sizing" + what, errno);
@@ -141,6 +153,10 @@ std::optional<NamedFile> NamedFile::lock(const std::string& path, std::string* e
                                   : failed("locking " + quoted(path + ".lock"), errno);
     return std::nullopt;
   }
+  if (auto wrong = file.lock_named()) {
+    *error = *std::move(wrong);
+    return std::nullopt;
+  }
   // For the message above only; a file system that cannot keep it leaves the owner unnamed.
   const std::string pid = std::to_string(getpid()) + "\n";
   if (ftruncate(file.lock_.get(), 0) == 0) {
@@ -149,7 +165,24 @@ std::optional<NamedFile> NamedFile::lock(const std::string& path, std::string* e
   return file;
 }
 
+std::optional<std::string> NamedFile::lock_named() {
+  Descriptor named(retry_open(directory_.get(), name_.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0));
+  struct stat info {};
+  if (!named || fstat(named.get(), &info) != 0 || !S_ISREG(info.st_mode)) return std::nullopt;  // told of elsewhere
+  if (flock(named.get(), LOCK_EX | LOCK_NB) == 0) {
+    own_lock_ = std::move(named);
+    return std::nullopt;
+  }
+  if (errno != EWOULDBLOCK) return failed("locking " + quoted(path_), errno);
+  return "the arena's file " + quoted(path_) + " is in use by another process, though its lock " + quoted(path_ + ".lock") +
+         " was removed; each store needs a file of its own";
+}
+
 std::optional<Descriptor> NamedFile::make(std::uint64_t bytes, std::string* error) {
+  if (std::string wrong = above_file_limit(bytes); !wrong.empty()) {
+    *error = "making " + quoted(path_ + ".new") + " failed: " + wrong;
+    return std::nullopt;
+  }
   const std::string fresh = name_ + ".new";
   unlinkat(directory_.get(), fresh.c_str(), 0);  // of an owner that died while it made one
   Descriptor fd(retry_open(directory_.get(), fresh.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, kOwnerOnly));
@@ -162,6 +195,14 @@ std::optional<Descriptor> NamedFile::make(std::uint64_t bytes, std::string* erro
     discard();
     return std::nullopt;
   }
+  // By a descriptor of its own: clients are handed the other, and would hold the lock on when this process has ended.
+  Descriptor locked(retry_open(directory_.get(), fresh.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC, 0));
+  if (!locked || flock(locked.get(), LOCK_EX | LOCK_NB) != 0) {
+    *error = failed("locking " + quoted(path_ + ".new"), errno);
+    discard();
+    return std::nullopt;
+  }
+  own_lock_ = std::move(locked);  // that of the file before, which stays in place until publish(), is given up by that
   return fd;
 }
 
@@ -172,6 +213,11 @@ std::optional<std::string> NamedFile::make_room(std::uint64_t bytes) {
     // A tmpfs without a limit says 0 of 0.
     return info.f_blocks == 0 ? ~std::uint64_t{0} : static_cast<std::uint64_t>(info.f_bavail) * static_cast<std::uint64_t>(info.f_bsize);
   };
+  if (page_bytes_ > static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE))) {
+    // A hugetlbfs tells of no room, and can hold no snapshot: its old file is of no use, and keeps its pages from the new one.
+    unlinkat(directory_.get(), name_.c_str(), 0);
+    return std::nullopt;
+  }
   if (room() >= bytes) return std::nullopt;
   // What would not help is not done: with the file as large as this no room could be made.
   struct stat old {};
@@ -188,13 +234,17 @@ std::optional<std::string> NamedFile::make_room(std::uint64_t bytes) {
          std::to_string(left) + " left";
 }
 
-std::optional<std::string> NamedFile::allocate(int fd, std::uint64_t bytes) {
-  int error = 0;
-  do {
-    error = fallocate(fd, 0, 0, static_cast<off_t>(bytes)) == 0 ? 0 : errno;
-  } while (error == EINTR);
-  if (error == 0) return std::nullopt;
-  return failed("taking " + std::to_string(bytes) + " bytes of memory for " + quoted(path_), error);
+std::optional<std::string> NamedFile::allocate(int fd, std::uint64_t bytes, const std::function<bool()>& canceled) {
+  constexpr std::uint64_t kAtOnce = std::uint64_t{64} << 20;
+  for (std::uint64_t at = 0; at < bytes; at += kAtOnce) {
+    if (canceled && canceled()) return kTakingCanceled;
+    int error = 0;
+    do {
+      error = fallocate(fd, 0, static_cast<off_t>(at), static_cast<off_t>(std::min(kAtOnce, bytes - at))) == 0 ? 0 : errno;
+    } while (error == EINTR);
+    if (error != 0) return failed("taking " + std::to_string(bytes) + " bytes of memory for " + quoted(path_), error);
+  }
+  return std::nullopt;
 }
 
 std::optional<std::string> NamedFile::publish() {
@@ -207,7 +257,7 @@ std::optional<std::string> NamedFile::publish() {
 
 void NamedFile::discard() { unlinkat(directory_.get(), (name_ + ".new").c_str(), 0); }
 
-std::optional<Descriptor> NamedFile::open_existing(std::uint64_t bytes, std::string* error) {
+std::optional<Descriptor> NamedFile::open_existing(std::uint64_t bytes, const std::function<bool()>& canceled, std::string* error) {
   Descriptor fd(retry_open(directory_.get(), name_.c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0));
   if (!fd) {
     *error = failed("opening the arena's file " + quoted(path_), errno);
@@ -227,7 +277,7 @@ std::optional<Descriptor> NamedFile::open_existing(std::uint64_t bytes, std::str
     return std::nullopt;
   }
   // Whatever punched holes into it: no access may fail for the lack of memory.
-  if (auto wrong = allocate(fd.get(), bytes)) {
+  if (auto wrong = allocate(fd.get(), bytes, canceled)) {
     *error = *std::move(wrong);
     return std::nullopt;
   }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
@@ -35,18 +36,22 @@ class NamedFile {
   // A new file under another name; of its memory nothing is taken yet.
   std::optional<Descriptor> make(std::uint64_t bytes, std::string* error);
   // Takes all of its memory, so that no access can fail for the lack of it.
-  std::optional<std::string> allocate(int fd, std::uint64_t bytes);
+  std::optional<std::string> allocate(int fd, std::uint64_t bytes, const std::function<bool()>& canceled);
   std::optional<std::string> publish();
   void discard();  // the new file, before it is published
-  std::optional<Descriptor> open_existing(std::uint64_t bytes, std::string* error);
+  std::optional<Descriptor> open_existing(std::uint64_t bytes, const std::function<bool()>& canceled, std::string* error);
   Descriptor take_lock() { return std::move(lock_); }
+  Descriptor take_own_lock() { return std::move(own_lock_); }
 
  private:
   NamedFile() = default;
+  // The lock of the file that has the name now. PATH.lock is held; it is another one when somebody removed the first.
+  std::optional<std::string> lock_named();
   std::string path_;
   std::string name_;  // within the directory
   Descriptor directory_;
   Descriptor lock_;
+  Descriptor own_lock_;
   std::uint64_t page_bytes_ = 0;
 };
 

@@ -372,6 +372,40 @@ TEST_CASE("a NUMA node is taken where there is one, and refused by name where th
   if (!bound.arena) CHECK(bound.error.find("binding the arena to NUMA node 0 failed") == 0);
 }
 
+TEST_CASE("taking memory ends soon when it is not wanted any more, and leaves no file") {
+  const TemporaryDirectory directory("/dev/shm");
+  for (const Backing backing : {Backing::memfd, Backing::file}) {
+    ArenaOptions options = backing == Backing::file ? file_options(directory.path + "/arena", 64 * kUnit) : memfd_options(64 * kUnit);
+    options.populate = true;
+    int asked = 0;
+    options.canceled = [&asked] { return ++asked > 1; };
+    CHECK(Arena::create(options).error == kTakingCanceled);
+    CHECK(asked > 1);
+  }
+  CHECK_FALSE(std::filesystem::exists(directory.path + "/arena"));
+  CHECK_FALSE(std::filesystem::exists(directory.path + "/arena.new"));
+}
+
+TEST_CASE("an arena's file is its owner's also when the lock beside it was removed") {
+  const TemporaryDirectory directory("/dev/shm");
+  const std::string path = directory.path + "/arena";
+  {
+    const auto first = Arena::create(file_options(path));
+    REQUIRE_MESSAGE(first.arena, first.error);
+    for (int i = 0; i < 2; ++i) {
+      REQUIRE(std::filesystem::remove(path + ".lock"));
+      const auto second = i == 0 ? Arena::create(file_options(path)) : Arena::open_existing(file_options(path));
+      CHECK_FALSE(second.arena);
+      CHECK(second.error.find("is in use by another process, though its lock '" + path + ".lock' was removed") != std::string::npos);
+    }
+    // A client holds on what it was handed, and no lock by that.
+    const int handed = dup(first.arena->fd());
+    REQUIRE(handed >= 0);
+  }
+  const auto next = Arena::open_existing(file_options(path));
+  CHECK_MESSAGE(next.arena, next.error);
+}
+
 TEST_CASE("reserved huge pages are used for a memory file, or their lack is told") {
   ArenaOptions options = memfd_options();
   options.huge_pages = HugePages::reserved;
