@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/auto_store.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <string_view>
 #include <system_error>
@@ -21,8 +22,9 @@ using Clock = std::chrono::steady_clock;
 // Between two looks at a store that somebody else starts.
 constexpr std::chrono::milliseconds kLookAgain{5};
 
-// A store may end right after it was ready, by somebody's stop; one that always does is not started for ever.
-constexpr int kStartsMax = 2;
+// Between two starts of stores that ended at once, by somebody's stop or by themselves: doubled each time.
+constexpr std::chrono::milliseconds kStartAgain{10};
+constexpr std::chrono::milliseconds kStartAgainMax{640};
 
 /// Of PATH/kvonced-w1.sock: PATH/kvonced-w1
 std::string stem_of(const std::string& socket) {
@@ -48,6 +50,20 @@ Error start(const RuntimeConfig& config, const std::string& socket, const StartL
   return start_store_process(process, deadline);
 }
 
+/// When the time is over.
+std::string why_none(std::chrono::milliseconds waited, const std::string& socket, const StoreHolder& holder, bool mine, int starts,
+                     const Error& last) {
+  const std::string within = " within " + std::to_string(waited.count()) + " ms";
+  if (holder.held) {
+    return "the kvonced with pid " + std::to_string(holder.pid) + " has taken " + socket + " but does not listen" + within +
+           ": it is starting, ending, or stuck (kvonce stop ends it)";
+  }
+  const std::string log = "; its log is " + stem_of(socket) + ".log";
+  if (!mine) return "another process starts a kvonced on " + socket + ", and it is not ready" + within + log;
+  std::string text = "no kvonced stays on " + socket + within + ": " + std::to_string(starts) + (starts == 1 ? " was" : " were") + " started here";
+  return text + (last ? ", the last one: " + last.text : ", and each ended as soon as it was ready" + log);
+}
+
 }  // namespace
 
 StartLock::StartLock(const std::string& socket_path)
@@ -64,8 +80,8 @@ bool StartLock::take() {
 
 std::string StartLock::path(const std::string& socket_path) { return stem_of(socket_path) + ".start"; }
 
-Result<std::string> find_or_start_store(const RuntimeConfig& config) {
-  const Clock::time_point deadline = Clock::now() + config.connect_timeout;
+Result<std::string> find_or_start_store(const RuntimeConfig& config, Clock::time_point deadline) {
+  const Clock::time_point begin = Clock::now();
   Result<std::string> result;
   std::string why_not;
   const std::string socket = auto_socket_path(&why_not);
@@ -75,10 +91,17 @@ Result<std::string> find_or_start_store(const RuntimeConfig& config) {
   }
   StartLock lock(socket);
   if (!lock.usable()) {
-    result.error = {Reason::store_lost, StartLock::path(socket) + " cannot be opened: " + std::generic_category().message(errno)};
+    const int code = errno;
+    const bool passes = code == EMFILE || code == ENFILE || code == ENOMEM || code == ENOENT;  // the last: its folder went just now
+    result.error = {passes ? Reason::busy : Reason::store_lost,
+                    StartLock::path(socket) + " cannot be opened: " + std::generic_category().message(code)};
     return result;
   }
-  for (int starts = 0;;) {
+  int starts = 0;
+  Error last;  // of a start that failed, but may do the next time
+  Clock::time_point next_start = Clock::now();
+  std::chrono::milliseconds pause = kStartAgain;
+  for (;;) {
     // The order matters: who has the lock looks again, since another may have started one just before.
     const bool mine = lock.take();
     if (store_listens(socket)) {
@@ -86,23 +109,21 @@ Result<std::string> find_or_start_store(const RuntimeConfig& config) {
       return result;
     }
     const StoreHolder holder = store_holder(socket);
-    if (mine && !holder.held && starts < kStartsMax) {
+    const Clock::time_point now = Clock::now();
+    if (mine && !holder.held && now >= next_start && now < deadline) {
       ++starts;
-      Error failed = start(config, socket, lock, deadline);
-      // One that somebody started by hand in the same moment is as good.
-      if (failed && !store_listens(socket)) {
-        result.error = std::move(failed);
+      last = start(config, socket, lock, deadline);
+      next_start = Clock::now() + pause;
+      pause = std::min(pause * 2, kStartAgainMax);
+      // One that somebody started by hand in the same moment is as good, and waited for.
+      if (last && last.reason != Reason::busy && !store_holder(socket).held && !store_listens(socket)) {
+        result.error = std::move(last);
         return result;
       }
       continue;
     }
-    if (Clock::now() >= deadline) {
-      result.error = {Reason::deadline,
-                      holder.held ? "the kvonced with pid " + std::to_string(holder.pid) + " has taken " + socket +
-                                        " but does not listen within " + std::to_string(config.connect_timeout.count()) +
-                                        " ms: it is starting, ending, or stuck (kvonce stop ends it)"
-                                  : "another process starts a kvonced on " + socket + ", and it is not ready within " +
-                                        std::to_string(config.connect_timeout.count()) + " ms; its log is " + stem_of(socket) + ".log"};
+    if (now >= deadline) {
+      result.error = {Reason::deadline, why_none(std::chrono::ceil<std::chrono::milliseconds>(deadline - begin), socket, holder, mine, starts, last)};
       return result;
     }
     std::this_thread::sleep_for(kLookAgain);

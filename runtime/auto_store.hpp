@@ -4,6 +4,7 @@
 // one: a file lock decides who starts it, the others wait for it.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 
@@ -11,9 +12,10 @@
 
 namespace kvonce::runtime {
 
-/// "unix:PATH" of a kvonced that listens, by config.connect_timeout. Uses connect_timeout, auto_bytes, auto_idle and kvonced_path.
-/// The store may still end before the caller is connected (idle, or told to): then call again.
-Result<std::string> find_or_start_store(const RuntimeConfig& config);
+/// "unix:PATH" of a kvonced that listens, by the deadline. Uses auto_bytes, auto_idle and kvonced_path.
+/// The store may still end before the caller is connected (idle, or told to): then call again. Errors: Reason::deadline, the time
+/// is over; Reason::busy, something that passes was in the way; any other stays until somebody mends it.
+Result<std::string> find_or_start_store(const RuntimeConfig& config, std::chrono::steady_clock::time_point deadline);
 
 /// Where this user's kvonced of this wire version listens: in $XDG_RUNTIME_DIR/kvonce, /run/user/UID/kvonce, or a folder of the
 /// user in the system's folder for temporary files; the first whose parent is there. Makes the folder (0700). Empty when it cannot
@@ -24,6 +26,8 @@ std::string auto_socket_path(std::string* why_not);
 struct StoreHolder {
   bool held = false;
   std::uint32_t pid = 0;  ///< as the holder wrote it; 0 when it has not yet, and of its own pid namespace
+  /// Set where this user may not open the lock: who has it, or that even this cannot be seen. A clause of a sentence.
+  std::string hidden;
 };
 StoreHolder store_holder(const std::string& socket_path);
 

@@ -4,6 +4,7 @@
 #include "runtime/core.hpp"
 
 #include <array>
+#include <climits>
 #include <cmath>
 
 #include "storage/slot_shape.hpp"
@@ -56,6 +57,16 @@ Error RuntimeConfig::check() const {
   if (!embedded && !serve.empty()) return wrong("serve", "'" + serve + "'", "needs store 'embedded': only its owner can serve a store");
   if (!embedded && !arena_file.empty())
     return wrong("arena_file", "'" + arena_file + "'", "needs store 'embedded': the arena belongs to the store's process");
+  if (!arena_file.empty()) {
+    // What lies beside the file: PATH.lock, PATH.new, PATH.snapshot, and this one, which is the longest.
+    constexpr std::string_view kLongest = ".snapshot.new";
+    const std::size_t name = arena_file.size() - (arena_file.rfind('/') == std::string::npos ? 0 : arena_file.rfind('/') + 1);
+    if (name + kLongest.size() > NAME_MAX || arena_file.size() + kLongest.size() >= PATH_MAX)
+      return wrong("arena_file", "'" + arena_file + "'",
+                   "the name of the file has " + std::to_string(name) + " bytes, and its path " + std::to_string(arena_file.size()) +
+                       "; with the " + std::to_string(kLongest.size()) + " of the snapshot's ending " + std::string(kLongest) +
+                       " the system allows " + std::to_string(NAME_MAX) + " and " + std::to_string(PATH_MAX - 1));
+  }
   if (embedded && read_only) return wrong("read_only", "true", "needs a store of another process");
   if (numa_node < -1 || numa_node > 1023) return wrong("numa_node", std::to_string(numa_node), "must be a node's number, or -1 for none");
   if (auto_bytes != 0 && (auto_bytes < kMiB || auto_bytes > 64 * kTiB))

@@ -13,6 +13,7 @@
 #include "runtime/auto_store.hpp"
 #include "runtime/link_pump.hpp"
 #include "runtime/store_info.hpp"
+#include "runtime/store_memory.hpp"
 #include "telemetry/log.hpp"
 
 namespace kvonce::runtime {
@@ -64,8 +65,8 @@ StoreConnection::Attempt StoreConnection::connect(SteadyPoint deadline) {
   std::string where = core_.config.store;
   const bool any = where == "auto";
   if (any) {
-    Result<std::string> found = find_or_start_store(core_.config);
-    if (!found) return {found.error, false};
+    Result<std::string> found = find_or_start_store(core_.config, deadline);
+    if (!found) return {found.error, found.error.reason == Reason::busy};
     where = *found;
   }
   transport::Hello hello;
@@ -96,7 +97,7 @@ StoreConnection::Attempt StoreConnection::welcome(transport::Connected&& connect
   storage::MapOptions options;
   options.read_only = core_.config.read_only;
   options.sealed = info.sealed;
-  options.huge_pages = core_.config.huge_pages ? storage::HugePages::madvise : storage::HugePages::off;
+  options.huge_pages = huge_pages_of(core_.config.huge_pages);
   for (const auto& part : info.partitions) {
     if (part.index_offset > info.arena_bytes || part.index_bytes > info.arena_bytes - part.index_offset ||
         part.slots_offset > info.arena_bytes || part.slots_bytes > info.arena_bytes - part.slots_offset)

@@ -45,9 +45,9 @@ Layout plan_layout(const RuntimeConfig& config, std::uint64_t arena_bytes) {
   if (part.index_bytes + kSmallPage > share) {
     layout.error = {Reason::bad_argument, "arena_bytes is " + std::to_string(config.arena_bytes) + ": an index of " +
                                               std::to_string(pages) + " pages takes " + std::to_string(part.index_bytes) +
-                                              " of the " + std::to_string(share) + " bytes of each of " +
-                                              std::to_string(config.partitions) +
-                                              " partitions and leaves no room for slots; raise arena_bytes or lower index_pages"};
+                                              " of the " + std::to_string(share) + " bytes" +
+                                              (config.partitions == 1 ? std::string() : " of each of " + std::to_string(config.partitions) + " partitions") +
+                                              " and leaves no room for slots; raise arena_bytes or lower index_pages"};
     return layout;
   }
   part.slots_bytes = share - part.index_bytes;

@@ -6,17 +6,20 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <sstream>
 #include <system_error>
 
 #include <fcntl.h>
 #include <sys/file.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include "runtime/auto_store.hpp"
 #include "transport/handshake.hpp"
+#include "transport/socket_path.hpp"
 
 namespace kvonce::runtime {
 namespace {
@@ -42,6 +45,30 @@ std::string secure_folder(const std::string& path) {
   }
   if ((found.st_mode & (S_IRWXG | S_IRWXO)) != 0) return path + " is open to others: chmod 700 " + path;
   return {};
+}
+
+/// Of a lock file that this user may not open: the kernel tells everybody which files are locked, and by whom.
+void look_from_outside(const std::string& socket_path, const std::string& lock_path, StoreHolder& holder) {
+  struct stat lock {};
+  if (lstat(lock_path.c_str(), &lock) != 0) {
+    if (errno != ENOENT) holder.hidden = "user " + std::to_string(geteuid()) + " may not look at " + lock_path + ": " + system_text(errno);
+    return;
+  }
+  char file[64];
+  std::snprintf(file, sizeof file, "%02x:%02x:%llu", major(lock.st_dev), minor(lock.st_dev), static_cast<unsigned long long>(lock.st_ino));
+  std::ifstream locks("/proc/locks");
+  for (std::string line; std::getline(locks, line);) {  // "1: FLOCK  ADVISORY  WRITE 922 00:1a:33 0 EOF"
+    std::istringstream words(line);
+    std::string number, kind, how, access, where;
+    long pid = 0;
+    if (!(words >> number >> kind >> how >> access >> pid >> where) || kind != "FLOCK" || where != file) continue;
+    holder.held = true;
+    holder.pid = pid > 0 ? static_cast<std::uint32_t>(pid) : 0;
+  }
+  if (!holder.held) holder.held = store_listens(socket_path);
+  if (!holder.held) return;
+  holder.hidden = "a store of user " + std::to_string(lock.st_uid) + (holder.pid == 0 ? "" : " (process " + std::to_string(holder.pid) + ")") +
+                  " has " + socket_path + ", and user " + std::to_string(geteuid()) + " may not stop it";
 }
 
 }  // namespace
@@ -71,8 +98,12 @@ std::string auto_socket_path(std::string* why_not) {
 
 StoreHolder store_holder(const std::string& socket_path) {
   StoreHolder holder;
-  const int file = open((socket_path + ".lock").c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-  if (file < 0) return holder;
+  const std::string lock_path = socket_path + ".lock";
+  const int file = open(lock_path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+  if (file < 0) {
+    if (errno == EACCES || errno == EPERM) look_from_outside(socket_path, lock_path, holder);
+    return holder;
+  }
   // Shared and for no longer than this call, so that two that only look do not see one another.
   holder.held = flock(file, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
   char text[32] = {};
@@ -82,16 +113,8 @@ StoreHolder store_holder(const std::string& socket_path) {
 }
 
 bool store_listens(const std::string& socket_path) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  if (socket_path.empty() || socket_path.size() >= sizeof address.sun_path) return false;
-  std::memcpy(address.sun_path, socket_path.c_str(), socket_path.size() + 1);
-  const int socket_fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (socket_fd < 0) return false;
-  // EAGAIN: so many wait to be accepted that there is no room for one more, but it listens.
-  const bool listens = connect(socket_fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 || errno == EAGAIN;
-  close(socket_fd);
-  return listens;
+  const transport::Listener listener = transport::find_listener(socket_path);
+  return listener.listens && !listener.other_kind;
 }
 
 }  // namespace kvonce::runtime

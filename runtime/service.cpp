@@ -12,6 +12,7 @@
 
 #include "actors/client_sessions.hpp"
 #include "runtime/store_info.hpp"
+#include "transport/socket_path.hpp"
 
 namespace kvonce::runtime {
 
@@ -34,6 +35,19 @@ std::optional<std::uint32_t> group_number(const std::string& text) {
 
 }  // namespace
 
+Error StoreService::reserve() {
+  if (!core_.config.serve_group.empty()) {
+    group_ = group_number(core_.config.serve_group);
+    if (!group_)
+      return bad("serve_group is '" + core_.config.serve_group + "': must be the name or number of a group of this system");
+    if (const std::string closed = transport::closed_to_group(core_.config.serve.substr(5), *group_); !closed.empty())
+      return bad("serve_group is '" + core_.config.serve_group + "': " + closed);
+  }
+  place_ = std::make_shared<transport::SocketPath>();
+  std::string wrong = place_->take(core_.config.serve.substr(5), group_);
+  return wrong.empty() ? Error{} : bad(std::move(wrong));
+}
+
 Error StoreService::start(std::uint64_t incarnation) {
   StoreInfo info;
   info.arena_bytes = core_.arena->bytes();
@@ -54,11 +68,8 @@ Error StoreService::start(std::uint64_t incarnation) {
   config.path = core_.config.serve.substr(5);
   config.max_clients = core_.config.max_clients;
   config.release = version();
-  if (!core_.config.serve_group.empty()) {
-    config.allowed_gid = group_number(core_.config.serve_group);
-    if (!config.allowed_gid)
-      return bad("serve_group is '" + core_.config.serve_group + "': must be the name or number of a group of this system");
-  }
+  config.allowed_gid = group_;
+  config.place = std::move(place_);
   const auto sessions = core_.host->sessions();
   transport::LinkServerCallbacks callbacks;
   callbacks.greet = [this, incarnation](const transport::Hello& hello, const transport::PeerProcess&) {

@@ -241,7 +241,8 @@ Result<std::string> find_store_program(const std::string& wanted) {
 
 Error start_store_process(const StoreProcess& process, Clock::time_point deadline) {
   const auto failed = [&](const std::string& what, int code) {
-    return Error{Reason::store_lost, process.program + " could not be started: " + what + ": " + system_text(code)};
+    const bool passes = code == EAGAIN || code == ENOMEM || code == EMFILE || code == ENFILE;
+    return Error{passes ? Reason::busy : Reason::store_lost, process.program + " could not be started: " + what + ": " + system_text(code)};
   };
   Descriptor input(open("/dev/null", O_RDONLY | O_CLOEXEC));
   if (input.get() < 0) return failed("/dev/null", errno);
@@ -279,6 +280,7 @@ Error start_store_process(const StoreProcess& process, Clock::time_point deadlin
     kill(child, SIGKILL);
     waitpid(child, nullptr, 0);
   }
+  if (said == kToldToEnd) return {Reason::busy, process.program + " was told to end before it was ready"};
   if (said.starts_with("ready "))
     return {Reason::store_lost, process.program + " speaks wire version " + said.substr(6, said.size() - 7) + ", this library " +
                                     std::to_string(transport::kWireVersion) + ": set KVONCE_KVONCED to the kvonced of this release"};

@@ -92,6 +92,10 @@ std::shared_ptr<actors::ShardKeySetup> keys_setup(const Core& core) {
 Error start_embedded(Core& core) {
   const RuntimeConfig& config = core.config;
   const protocol::Incarnation incarnation = runtime::random_bits() | 1U;
+  if (!config.serve.empty()) {
+    core.service = std::make_unique<runtime::StoreService>(core);
+    if (Error error = core.service->reserve()) return error;
+  }
   runtime::StoreMemory memory;
   const auto make_config = [&](std::uint32_t partition) { return store_config(config, core, partition, incarnation); };
   if (Error error = memory.open(core, make_config)) return error;
@@ -129,9 +133,7 @@ Error start_embedded(Core& core) {
     core.writers = std::make_unique<transport::ProcessWatch>(
         writers, [&core](const transport::WatchedProcess& gone) { core.host->process_fenced(gone.pid, gone.start_time); });
   }
-  if (config.serve.empty()) return {};
-  core.service = std::make_unique<runtime::StoreService>(core);
-  return core.service->start(incarnation);
+  return core.service ? core.service->start(incarnation) : Error{};
 }
 
 Error start_connected(Core& core) {

@@ -4,9 +4,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "runtime/clock.hpp"
+#include "runtime/start_interrupt.hpp"
 #include "storage/snapshot_file.hpp"
 
 namespace kvonce::runtime {
@@ -15,20 +17,33 @@ namespace {
 
 std::string snapshot_path(const RuntimeConfig& config) { return config.arena_file + ".snapshot"; }
 
+/// It holds what the index holds, which lies in the arena, and names and leases besides.
+std::uint64_t snapshot_bytes_max(std::uint64_t arena_bytes) {
+  constexpr std::uint64_t kBesides = std::uint64_t{64} << 20;
+  return std::min(arena_bytes + kBesides, storage::kMostSnapshotBytes);
+}
+
 storage::ArenaOptions arena_options(const RuntimeConfig& config) {
   storage::ArenaOptions options;
   options.bytes = config.arena_bytes;
-  options.huge_pages = config.huge_pages ? storage::HugePages::madvise : storage::HugePages::off;
+  options.huge_pages = huge_pages_of(config.huge_pages);
   options.populate = config.populate;
   options.numa_node = config.numa_node;
   options.path = config.arena_file;
-  options.backing = !config.arena_file.empty() ? storage::Backing::file
-                    : !config.serve.empty()    ? storage::Backing::memfd
-                                               : storage::Backing::anonymous;
+  const bool as_file = !config.serve.empty() || config.huge_pages == HugePages::reserved;
+  options.backing = !config.arena_file.empty() ? storage::Backing::file : as_file ? storage::Backing::memfd : storage::Backing::anonymous;
+  options.canceled = [] { return start_interrupted().load(std::memory_order_relaxed); };
   return options;
 }
 
+Error interrupted() { return {Reason::canceled, "the start was interrupted before the store was there"}; }
+
 }  // namespace
+
+storage::HugePages huge_pages_of(HugePages asked) noexcept {
+  if (asked == HugePages::reserved) return storage::HugePages::reserved;
+  return asked == HugePages::off ? storage::HugePages::off : storage::HugePages::madvise;
+}
 
 Error StoreMemory::plan(Core& core) {
   Layout layout = plan_layout(core.config, core.arena->bytes());
@@ -66,7 +81,7 @@ bool StoreMemory::open_warm(Core& core, const MakeConfig& make_config) {
     why = core.config.arena_file + " cannot be told from others of its name";
     return false;
   }
-  storage::TakenSnapshot snapshot = storage::take_snapshot_file(snapshot_path(core.config), *identity);
+  storage::TakenSnapshot snapshot = storage::take_snapshot_file(snapshot_path(core.config), *identity, snapshot_bytes_max(core.arena->bytes()));
   if (snapshot.parts.empty()) {
     why = snapshot.why_not;
     return false;
@@ -110,8 +125,10 @@ Error StoreMemory::open(Core& core, const MakeConfig& make_config) {
   if (!core.config.arena_file.empty())
     if (Error error = check_path(core.config)) return error;
   if (!core.config.arena_file.empty() && open_warm(core, make_config)) return {};
+  // Before the old file is replaced: its snapshot has not been read, and the next start finds it.
+  if (start_interrupted()) return interrupted();
   core.arena.reset();
-  if (Error error = open_cold(core)) return error;
+  if (Error error = open_cold(core)) return start_interrupted() ? interrupted() : error;
   for (std::uint32_t p = 0; p < core.config.partitions; ++p)
     stores.push_back(std::make_unique<protocol::StoreCore>(make_config(p)));
   return {};

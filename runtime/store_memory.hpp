@@ -30,6 +30,8 @@ class StoreMemory {
   bool open_warm(Core& core, const MakeConfig& make_config);
 };
 
+storage::HugePages huge_pages_of(HugePages asked) noexcept;
+
 /// After the store's last word: what its next life needs, one part a partition, beside core.config.arena_file.
 Error write_snapshot(const Core& core, const std::vector<std::string>& parts);
 

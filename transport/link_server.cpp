@@ -56,10 +56,14 @@ class LinkServer::Impl {
   std::string start() {
     config_.ring_bytes = RingMemory::round_up(config_.ring_bytes);
     config_.frames_per_turn = std::clamp<std::uint32_t>(config_.frames_per_turn, 1, 1U << 20U);
-    if (std::string wrong = path_.open(config_.path, config_.allowed_gid); !wrong.empty()) return wrong;
+    path_ = config_.place ? std::move(config_.place) : std::make_shared<SocketPath>();
+    if (path_->path().empty()) {
+      if (std::string wrong = path_->take(config_.path, config_.allowed_gid); !wrong.empty()) return wrong;
+    }
+    if (std::string wrong = path_->listen(); !wrong.empty()) return wrong;
     wake_fd_ = UniqueFd{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
     if (!wake_fd_ || !polls_.open() || !polls_.add(wake_fd_.get(), EPOLLIN | EPOLLET, {PollKind::wake, 0}) ||
-        !door_.open(path_.socket())) {
+        !door_.open(path_->socket())) {
       return std::string("The server's thread has nothing to wait on: ") + std::strerror(errno) + ".";  // NOLINT
     }
     try {
@@ -80,7 +84,7 @@ class LinkServer::Impl {
     stopping_.store(true, std::memory_order_release);
     ring();
     thread_.join();
-    path_.remove();
+    path_->remove();
   }
   void wake() {
     if (!asked_.exchange(true, std::memory_order_acq_rel)) ring();
@@ -469,7 +473,7 @@ class LinkServer::Impl {
   LinkServerCallbacks callbacks_;
   PollSet polls_;
   LinkCounters counters_;
-  SocketPath path_;
+  std::shared_ptr<SocketPath> path_;
   LinkDoor door_;
   UniqueFd wake_fd_;
   std::atomic<bool> stopping_{false};

@@ -20,6 +20,8 @@
 
 namespace kvonce::transport {
 
+class SocketPath;
+
 // The answer to a hello. Without `welcome`, `refuse` is sent (not_ready when it has no reason).
 struct Greeting {
   std::optional<Welcome> welcome;
@@ -31,6 +33,8 @@ struct LinkServerConfig {
   // Of the socket, at most 107 bytes. Made 0600 (0660 with a group); a stale one of a dead server is replaced. Its directory must
   // exist, belong to this user or root, and must not be writable by everybody unless it is sticky. PATH.lock lies beside it.
   std::string path;
+  // PATH when it has been taken already (SocketPath::take), with the same group; empty: start() takes it.
+  std::shared_ptr<SocketPath> place;
   std::optional<std::uint32_t> allowed_gid;            // besides this process's own user; also as a supplementary group
   std::uint32_t max_clients = 1024;                    // established
   std::uint32_t max_pending = 64;                      // in handshake; beyond: the oldest is dropped

@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -67,13 +68,68 @@ std::string directory_of(const std::string& path) {
   return slash == 0 ? "/" : path.substr(0, slash);
 }
 
-std::string SocketPath::open(const std::string& path, std::optional<std::uint32_t> allowed_gid) {
+std::string closed_to_group(const std::string& path, std::uint32_t group) {
+  std::string absolute = path;
+  if (!absolute.starts_with('/')) {
+    char here[4096];
+    if (::getcwd(here, sizeof(here)) == nullptr) return {};
+    absolute = std::string(here) + "/" + path;
+  }
+  for (std::size_t slash = 0; slash != std::string::npos; slash = absolute.find('/', slash + 1)) {
+    const std::string folder = slash == 0 ? "/" : absolute.substr(0, slash);
+    struct stat status {};
+    if (::stat(folder.c_str(), &status) != 0) return {};
+    if ((status.st_mode & (status.st_gid == group ? S_IXGRP : S_IXOTH)) != 0) continue;
+    // An access list may let them in where the mode does not.
+    if (::getxattr(folder.c_str(), "system.posix_acl_access", nullptr, 0) > 0) continue;
+    return "members of it may not enter the folder " + folder + ", in which the socket " + path +
+           " lies; name a socket in a folder that they can enter, such as one of mode 0750 that belongs to the group";
+  }
+  return {};
+}
+
+Listener find_listener(const std::string& path) {
+  Listener found;
+  struct sockaddr_un address {};
+  socklen_t bytes = 0;
+  if (!make_address(path, address, bytes).empty()) return found;
+  const UniqueFd socket{::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)};
+  if (!socket) return found;
+  if (::connect(socket.get(), reinterpret_cast<const struct sockaddr*>(&address), bytes) == 0) {
+    found.listens = true;
+    struct ucred who {};  // of the process that called listen()
+    socklen_t size = sizeof(who);
+    if (::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &who, &size) == 0 && who.pid > 0) {
+      found.pid = static_cast<std::uint32_t>(who.pid);
+    }
+    return found;
+  }
+  // EAGAIN: so many wait to be accepted that there is no room for one more, but it listens.
+  found.listens = errno == EAGAIN || errno == EPROTOTYPE;
+  found.other_kind = errno == EPROTOTYPE;
+  return found;
+}
+
+std::string SocketPath::take(const std::string& path, std::optional<std::uint32_t> allowed_gid) {
   struct sockaddr_un address {};
   socklen_t bytes = 0;
   if (std::string wrong = make_address(path, address, bytes); !wrong.empty()) return wrong;
   if (std::string wrong = check_directory(path); !wrong.empty()) return wrong;
   if (std::string wrong = take_lock(path); !wrong.empty()) return wrong;
-  return bind_socket(path, allowed_gid);
+  allowed_gid_ = allowed_gid;
+  // A lock file that somebody has removed by hand keeps nobody out.
+  const Listener other = find_listener(path);
+  if (!other.listens) return {};
+  remove();
+  if (other.other_kind) return "Another program listens on " + path + ", which is no server of this kind; it is left as it is.";
+  return "Another server" + (other.pid == 0 ? std::string() : " (process " + std::to_string(other.pid) + ")") + " already serves " + path +
+         ", though its lock file " + path + ".lock was removed.";
+}
+
+std::string SocketPath::listen() {
+  std::string wrong = bind_socket();
+  if (!wrong.empty()) remove();
+  return wrong;
 }
 
 std::string SocketPath::take_lock(const std::string& path) {
@@ -107,11 +163,14 @@ std::string SocketPath::take_lock(const std::string& path) {
   }
 }
 
-std::string SocketPath::bind_socket(const std::string& path, std::optional<std::uint32_t> allowed_gid) {
+std::string SocketPath::bind_socket() {
+  const std::string& path = path_;
+  const std::optional<std::uint32_t> allowed_gid = allowed_gid_;
   struct stat status {};
   if (::lstat(path.c_str(), &status) == 0) {
     if (!S_ISSOCK(status.st_mode)) return path + " exists and is no socket; it is left as it is.";
-    // We hold the lock, so whoever made it is gone.
+    // We hold the lock, so whoever made it is gone; unless the lock file was removed while we started.
+    if (find_listener(path).listens) return "Another server has begun to serve " + path + " since the lock file " + path + ".lock was removed.";
     if (::unlink(path.c_str()) != 0) return "The old socket " + path + " cannot be removed: " + system_text(errno) + ".";
   }
   UniqueFd socket{::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)};

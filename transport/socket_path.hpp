@@ -19,6 +19,18 @@ std::string make_address(const std::string& path, struct sockaddr_un& address, s
 // The folder that a path lies in.
 std::string directory_of(const std::string& path);
 
+// Empty, or why members of the group could not reach a socket there, as the end of a sentence: the kernel refuses them without a
+// word, long before a server could say anything.
+std::string closed_to_group(const std::string& path, std::uint32_t group);
+
+// Who listens on a path right now, whatever lies beside it.
+struct Listener {
+  bool listens = false;
+  std::uint32_t pid = 0;      // 0: not known, or not to be seen from here
+  bool other_kind = false;    // some other program's, of another type of socket
+};
+Listener find_listener(const std::string& path);
+
 // A listening socket, and the lock beside it. Destruction removes both files, if they are still ours.
 class SocketPath {
  public:
@@ -27,18 +39,24 @@ class SocketPath {
   SocketPath& operator=(SocketPath&&) = delete;
   ~SocketPath() { remove(); }
 
-  // Empty, or a sentence. `allowed_gid`: the group that may open the socket besides this user.
-  std::string open(const std::string& path, std::optional<std::uint32_t> allowed_gid);
+  // Both: empty, or a sentence. `allowed_gid`: the group that may open the socket besides this user.
+  //
+  // Takes the lock: from here on this process has the path to itself, and is named as the one that has it.
+  std::string take(const std::string& path, std::optional<std::uint32_t> allowed_gid);
+  // After take(), with the same path and group: connections are let in.
+  std::string listen();
+  const std::string& path() const { return path_; }
   int socket() const { return socket_.get(); }
   void remove();
 
  private:
   std::string take_lock(const std::string& path);
-  std::string bind_socket(const std::string& path, std::optional<std::uint32_t> allowed_gid);
+  std::string bind_socket();
 
   UniqueFd lock_;
   UniqueFd socket_;
   std::string path_;
+  std::optional<std::uint32_t> allowed_gid_;
   pid_t pid_ = 0;     // a forked child that destroys its copy must not remove the files of its parent
   dev_t device_ = 0;  // of the socket's own file
   ino_t inode_ = 0;

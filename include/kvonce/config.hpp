@@ -11,6 +11,23 @@
 
 namespace kvonce {
 
+/// Pages larger than the system's usual ones for the arena. A bool is accepted: true is transparent, false is off.
+class HugePages {
+ public:
+  enum Kind : std::uint8_t {
+    off,
+    transparent,  ///< asked for; the system gives them where it has some and where its settings allow it
+    reserved,     ///< those that the administrator keeps aside (vm.nr_hugepages); too few of them: the store does not start
+  };
+  constexpr HugePages(Kind kind) noexcept : kind_(kind) {}
+  constexpr HugePages(bool on) noexcept : kind_(on ? transparent : off) {}
+  constexpr Kind kind() const noexcept { return kind_; }
+  friend constexpr bool operator==(HugePages, HugePages) noexcept = default;
+
+ private:
+  Kind kind_;
+};
+
 struct RuntimeConfig {
   /// Names the serving instance that all its rank and scheduler processes share: 1 to 255 bytes.
   std::string engine_id;
@@ -30,8 +47,8 @@ struct RuntimeConfig {
   std::uint32_t max_clients = 1'024;              ///< connected processes: 1 to 65,536
   /// Leases outlive the last connection of their engine by this: 0 ms to 1 h.
   std::chrono::milliseconds engine_grace{2'000};
-  /// A file on tmpfs or hugetlbfs that holds the arena, so that a store stopped in order finds its pages again; empty:
-  /// the memory has no name and is gone with the process.
+  /// A file on tmpfs that holds the arena, so that a store stopped in order finds its pages again (on a hugetlbfs it never does:
+  /// no snapshot can be written beside it); empty: the memory has no name and is gone with the process.
   std::string arena_file;
   /// NUMA node whose memory the arena takes; -1: wherever the system puts it.
   int numa_node = -1;
@@ -55,7 +72,9 @@ struct RuntimeConfig {
   /// Takes all memory at start, instead of page by page as it is first touched. A client of another process's store enters
   /// that store's memory into its own page tables.
   bool populate = false;
-  bool huge_pages = true;
+  /// Of an embedded store; a client of another process's store maps what that has. With `reserved` an arena_file has to lie
+  /// on a hugetlbfs.
+  HugePages huge_pages = HugePages::transparent;
   /// StoreActors, each with its share of arena and budget: 1 to 64.
   std::uint32_t partitions = 1;
   /// Evicted pages that are remembered, so that a miss can say `evicted`: 0 to 16,777,216.

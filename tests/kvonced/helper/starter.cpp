@@ -40,7 +40,7 @@ int main(int argc, char** argv) {
   config.connect_timeout = std::chrono::milliseconds(std::atol(argv[1]));
   config.auto_bytes = 64ULL << 20;
   if (argc > 2) config.kvonced_path = argv[2];
-  const auto store = kvonce::runtime::find_or_start_store(config);
+  const auto store = kvonce::runtime::find_or_start_store(config, std::chrono::steady_clock::now() + config.connect_timeout);
 
   close(kept);
   fcntl(inherited[0], F_SETFL, O_NONBLOCK);
