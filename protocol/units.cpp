@@ -214,4 +214,8 @@ std::string format_count(std::uint64_t count) {
   return out;
 }
 
+std::string format_count(std::uint64_t count, std::string_view one) {
+  return format_count(count) + " " + std::string(one) + (count == 1 ? "" : "s");
+}
+
 }  // namespace kvonce::protocol

@@ -44,5 +44,7 @@ std::string format_bytes(std::uint64_t bytes);
 
 /// Thousands set apart: "11,767,283".
 std::string format_count(std::uint64_t count);
+/// "1 object", "2 objects".
+std::string format_count(std::uint64_t count, std::string_view one);
 
 }  // namespace kvonce::protocol

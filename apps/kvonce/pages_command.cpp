@@ -108,7 +108,7 @@ int tell_removed(const StoreClient& client, const PagesOptions& options, bool kn
     for (std::size_t i = 0; i < parsed.keys.size(); ++i)
       std::printf("%s: %s\n", parsed.keys[i].given.c_str(), pages.found[i] ? "removed" : "not there");
     if (options.whole_namespace && known)
-      std::printf("%s objects of \"%s\" removed\n", format_count(objects).c_str(), options.store.ns.c_str());
+      std::printf("%s of \"%s\" removed\n", format_count(objects, "object").c_str(), options.store.ns.c_str());
     if (options.whole_namespace && !known) std::printf("there is no namespace \"%s\"\n", options.store.ns.c_str());
   }
   return complete ? kExitDone : kExitSomeFailed;
@@ -154,7 +154,7 @@ int run_clear(const PagesOptions& options) {
     if (options.store.output.format == OutputFormat::json)
       print_json({{"store", opened.client->address()}, {"removed_objects", cleared.value->count()}});
     else
-      std::printf("%s objects removed from %s\n", format_count(cleared.value->count()).c_str(), opened.client->address().c_str());
+      std::printf("%s removed from %s\n", format_count(cleared.value->count(), "object").c_str(), opened.client->address().c_str());
   }
   return kExitDone;
 }

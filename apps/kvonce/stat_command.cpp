@@ -96,28 +96,28 @@ void print_store(const StoreClient& client, const StoreView& view) {
   const Stats& s = view.stats;
   const auto line = [](const char* name, const std::string& value) { std::printf("%-9s %s\n", name, value.c_str()); };
   line("store", client.address() + (view.pid == 0 ? "" : ", process " + std::to_string(view.pid)));
-  line("start", view.start.warm ? "warm: " + format_count(view.start.restored_objects) + " objects were back"
+  line("start", view.start.warm ? "warm: " + format_count(view.start.restored_objects, "object") + (view.start.restored_objects == 1 ? " was back" : " were back")
                                 : "cold" + (view.start.why_cold.empty() ? "" : ": " + view.start.why_cold));
   std::string memory = format_bytes(s.payload_bytes_now) + " of payload in " + format_bytes(s.slot_bytes_now) + ", " +
                        format_bytes(s.free_bytes_now) + " free of " + format_bytes(s.arena_slot_bytes);
   if (s.capacity_bytes < s.arena_slot_bytes) memory += "; at most " + format_bytes(s.capacity_bytes) + " of payload";
   line("memory", memory);
-  line("pages", format_count(s.pages_now) + " with " + format_count(s.objects_now) + " objects; " + format_count(s.claims_now) +
-                    " claims, " + format_count(s.leases_now) + " leases open");
-  line("stored", format_count(s.stored_objects) + " objects, " + format_bytes(s.stored_bytes) + ", of " +
+  line("pages", format_count(s.pages_now) + " with " + format_count(s.objects_now, "object") + "; " + format_count(s.claims_now, "claim") + ", " +
+                    format_count(s.leases_now, "lease") + " open");
+  line("stored", format_count(s.stored_objects, "object") + ", " + format_bytes(s.stored_bytes) + ", of " +
                      format_bytes(s.announced_bytes) + " announced; evicted " + format_count(s.evicted_objects) + ", " +
                      format_bytes(s.evicted_bytes));
   line("lookups", format_count(s.lookups) + ", with " + format_count(s.lookup_pages_hit) + " of " +
-                      format_count(s.lookup_pages_asked) + " pages there");
+                      format_count(s.lookup_pages_asked, "page") + " there");
   if (s.conflicts + s.demotions + s.promotions + s.quarantined_bytes_now != 0) {
-    line("faults", format_count(s.promotions) + " writers replaced, " + format_count(s.conflicts) +
-                       " keys with differing bytes, " + format_count(s.demotions) + " pools demoted, " +
+    line("faults", format_count(s.promotions, "writer") + " replaced, " + format_count(s.conflicts, "key") + " with differing bytes, " +
+                       format_count(s.demotions, "pool") + " demoted, " +
                        format_bytes(s.quarantined_bytes_now) + " quarantined");
   }
   line("clients", view.clients.empty() ? "none" : format_count(view.clients.size()));
   for (const ClientInfo& c : view.clients) {
-    std::string text = "pid " + std::to_string(c.pid) + ", engine " + c.engine_id + ", " + std::to_string(c.ranks) +
-                       (c.ranks == 1 ? " rank, " : " ranks, ") + format_count(c.open_grants) + " open grants";
+    std::string text = "pid " + std::to_string(c.pid) + ", engine " + c.engine_id + ", " + format_count(c.ranks, "rank") + ", " +
+                       format_count(c.open_grants, "open grant");
     if (c.quarantined_bytes != 0) text += ", " + format_bytes(c.quarantined_bytes) + " quarantined";
     if (c.read_only) text += ", only reads";
     line("", text);
@@ -205,8 +205,8 @@ int stat_page(StoreClient& client, const StatOptions& options) {
     std::printf("%s: not there\n", key.given.c_str());
     return status;
   }
-  std::printf("%s: %s %s, at depth %s of its prefix\n", key.given.c_str(), format_count(page.objects.size()).c_str(),
-              page.objects.size() == 1 ? "object" : "objects", format_count(page.depth).c_str());
+  std::printf("%s: %s, at depth %s of its prefix\n", key.given.c_str(), format_count(page.objects.size(), "object").c_str(),
+              format_count(page.depth).c_str());
   for (const PageStat::Object& object : page.objects) {
     std::printf("  pool %s, shard %u: %s B, level %s\n", object.pool.c_str(), object.shard, format_count(object.bytes).c_str(),
                 std::string(to_string(object.level)).c_str());
