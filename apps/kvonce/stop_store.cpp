@@ -5,6 +5,7 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <system_error>
 
 #include <poll.h>
@@ -13,6 +14,7 @@
 #include <unistd.h>
 
 #include "runtime/auto_store.hpp"
+#include "transport/socket_path.hpp"
 
 namespace kvonce::apps {
 namespace {
@@ -37,6 +39,12 @@ bool holds_lock(std::uint32_t pid, const std::string& lock_path) {
     }
   }
   return false;
+}
+
+std::optional<uid_t> owner_of(std::uint32_t pid) {
+  struct stat found {};
+  if (stat(("/proc/" + std::to_string(pid)).c_str(), &found) != 0) return std::nullopt;
+  return found.st_uid;
 }
 
 std::string program_of(std::uint32_t pid) {
@@ -75,11 +83,25 @@ class ProcessHandle {
 
 StoppedStore stop_store(const std::string& socket, std::chrono::milliseconds timeout) {
   StoppedStore result;
-  const runtime::StoreHolder holder = runtime::store_holder(socket);
-  if (!holder.held) return result;
-  result.was_running = true;
+  runtime::StoreHolder holder = runtime::store_holder(socket);
+  result.was_running = holder.held;
   result.pid = holder.pid;
+  if (!holder.hidden.empty()) {
+    result.error = holder.hidden;
+    return result;
+  }
+  // Its lock file may have been removed by hand; who listens says so itself then.
+  const transport::Listener listener = holder.held ? transport::Listener{} : transport::find_listener(socket);
+  if (listener.listens && !listener.other_kind) {
+    result.was_running = true;
+    result.pid = holder.pid = listener.pid;
+  }
+  if (!result.was_running) return result;
   const std::string pid = std::to_string(holder.pid);
+  if (holder.pid == 0 && listener.listens) {
+    result.error = "a store listens on " + socket + ", but its process cannot be seen from here: end it from there";
+    return result;
+  }
   if (holder.pid == 0) {
     result.error = socket + ".lock is held, but names no process yet: a store is starting; try again";
     return result;
@@ -91,9 +113,15 @@ StoppedStore stop_store(const std::string& socket, std::chrono::milliseconds tim
                    " (a store in another container is ended from there)";
     return result;
   }
-  if (!holds_lock(holder.pid, socket + ".lock")) {
-    result.error = "process " + pid + " is named by " + socket + ".lock, but does not seem to hold it: a store in another container, or of"
-                   " another user, is ended from there";
+  if (const auto owner = owner_of(holder.pid); owner && geteuid() != 0 && *owner != geteuid()) {
+    result.error = "the store on " + socket + " is process " + pid + " of user " + std::to_string(*owner) + ", which user " +
+                   std::to_string(geteuid()) + " may not stop";
+    return result;
+  }
+  // Who listens was named by the kernel, for as long as the handle above is of that process.
+  if (listener.listens ? transport::find_listener(socket).pid != holder.pid : !holds_lock(holder.pid, socket + ".lock")) {
+    result.error = "process " + pid + " is named by " + socket + ".lock, but does not seem to hold it: a store in another container is"
+                   " ended from there";
     return result;
   }
   if (const std::string name = program_of(holder.pid); name != "kvonced") {

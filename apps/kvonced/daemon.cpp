@@ -4,7 +4,10 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <fstream>
 #include <memory>
+#include <string>
+#include <string_view>
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -12,10 +15,13 @@
 #include <kvonce/runtime.hpp>
 #include <kvonce/version.hpp>
 
+#include "apps/kvonced/limits.hpp"
 #include "apps/kvonced/notify.hpp"
 #include "apps/kvonced/signals.hpp"
 #include "protocol/units.hpp"
 #include "runtime/auto_store.hpp"
+#include "runtime/spawn_store.hpp"
+#include "runtime/start_interrupt.hpp"
 #include "transport/handshake.hpp"
 
 namespace kvonce::apps {
@@ -29,11 +35,14 @@ using Clock = std::chrono::steady_clock;
 constexpr milliseconds kStopTime{5'000};
 // Beyond drain and stop, until the end is forced: writing the snapshot, giving the memory back.
 constexpr milliseconds kEndMargin{10'000};
+constexpr milliseconds kOneWish{500};
 constexpr milliseconds kIdleLookMax{1'000};
 constexpr milliseconds kIdleLookMin{10};
 
 std::string start_text(const Settings& settings, const StoreStart& start) {
-  if (start.warm) return "warm start: " + protocol::format_count(start.restored_objects) + " objects are back";
+  if (start.warm) {
+    return "warm start: " + protocol::format_count(start.restored_objects, "object") + (start.restored_objects == 1 ? " is back" : " are back");
+  }
   if (settings.runtime.arena_file.empty()) return "cold start: no arena-file";
   return "cold start: " + (start.why_cold.empty() ? std::string("nothing of an earlier life is there") : start.why_cold);
 }
@@ -42,6 +51,11 @@ std::string ready_text(const Settings& settings, const StoreStart& start) {
   const std::uint32_t partitions = settings.runtime.partitions;
   return "kvonced " + version() + " is ready on unix:" + settings.socket + ": " + protocol::format_bytes(settings.runtime.arena_bytes) +
          " of memory, " + std::to_string(partitions) + (partitions == 1 ? " partition, " : " partitions, ") + start_text(settings, start);
+}
+
+void tell(int ready_fd, std::string_view word) {
+  static_cast<void>(!write(ready_fd, word.data(), word.size()));  // nobody listens any more: then nobody waits
+  close(ready_fd);
 }
 
 /// To the one that started this process, the service manager, and whoever reads standard output.
@@ -58,25 +72,37 @@ void tell_ready(const CommandLine& line, const std::string& text) {
   if (!notify_manager("READY=1\nSTATUS=" + text)) say(Level::warning, "NOTIFY_SOCKET is set, but the service manager could not be told");
   if (line.start_lock_fd >= 0) close(line.start_lock_fd);
   if (line.ready_fd < 0) return;
-  const std::string word = "ready " + std::to_string(transport::kWireVersion) + "\n";
-  static_cast<void>(!write(line.ready_fd, word.data(), word.size()));  // nobody listens any more: then nobody waits
-  close(line.ready_fd);
+  tell(line.ready_fd, "ready " + std::to_string(transport::kWireVersion) + "\n");
 }
 
 class Daemon {
  public:
   Daemon(const CommandLine& line, Settings settings, std::vector<SettledLine> settled)
-      : line_(line), settings_(std::move(settings)), settled_(std::move(settled)), signals_(end_time()) {}
+      : line_(line),
+        settings_(std::move(settings)),
+        settled_(std::move(settled)),
+        signals_(end_time(), kOneWish, [] { runtime::start_interrupted().store(true); }) {}
 
   int run() {
+    if (!signals_.ready()) {
+      std::fprintf(stderr, "kvonced: there is no descriptor to be told of signals by: %s\n", signals_.problem().c_str());
+      return 2;
+    }
     auto starting = start_lock();
     auto started = Runtime::start(settings_.runtime);
+    if (!started && signals_.end_signal() != 0) {
+      say(Level::info, std::string(signal_name()) + ": ended before the store was ready");
+      if (line_.ready_fd >= 0) tell(line_.ready_fd, runtime::kToldToEnd);
+      return 0;
+    }
     if (!started) {
-      std::fprintf(stderr, "kvonced: %s\n", started.error.text.c_str());
+      std::fprintf(stderr, "kvonced: %s\n", in_words_of_settings(started.error.text, settled_).c_str());
       return 2;
     }
     starting.reset();
+    end_of_start();
     Runtime& runtime = **started;
+    tell_of_small_pages();
     tell_ready(line_, ready_text(settings_, runtime.store_start()));
     serve(runtime);
     notify_manager("STOPPING=1");
@@ -88,6 +114,16 @@ class Daemon {
   }
 
  private:
+  /// The kernel takes the wish for huge pages without a word, also where it never gives any.
+  void tell_of_small_pages() const {
+    if (settings_.runtime.huge_pages != HugePages::transparent) return;
+    std::ifstream in("/sys/kernel/mm/transparent_hugepage/shmem_enabled");
+    std::string allowed;
+    if (std::getline(in, allowed) && allowed.find("[never]") == std::string::npos && allowed.find("[deny]") == std::string::npos) return;
+    say(Level::info, "huge-pages is transparent, but this system gives no huge pages to shared memory"
+                     " (/sys/kernel/mm/transparent_hugepage/shmem_enabled): the store has small ones");
+  }
+
   /// So that engines with store = "auto" wait for a store of this user's that somebody else has begun to start.
   std::unique_ptr<runtime::StartLock> start_lock() const {
     if (line_.start_lock_fd >= 0 || settings_.socket != runtime::auto_socket_path(nullptr)) return nullptr;
@@ -96,6 +132,7 @@ class Daemon {
     return lock;
   }
 
+  const char* signal_name() const { return signals_.end_signal() == SIGINT ? "SIGINT" : "SIGTERM"; }
   milliseconds end_time() const { return settings_.drain_time + kStopTime + kEndMargin; }
 
   void serve(Runtime& runtime) {
@@ -105,7 +142,7 @@ class Daemon {
       const milliseconds look = idle.count() == 0 ? milliseconds{-1} : std::clamp(idle / 4, kIdleLookMin, kIdleLookMax);
       const Signals::Request request = signals_.wait(look);
       if (request == Signals::Request::end) {
-        say(Level::info, std::string(signals_.end_signal() == SIGINT ? "SIGINT" : "SIGTERM") + ": ending; open copies have " +
+        say(Level::info, std::string(signal_name()) + ": ending; open copies have " +
                              std::to_string(settings_.drain_time.count()) + " ms");
         return;
       }

@@ -5,13 +5,16 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "apps/standard_streams.hpp"
 #include "apps/kvonced/command_line.hpp"
 #include "apps/kvonced/daemon.hpp"
+#include "apps/kvonced/limits.hpp"
 #include "apps/kvonced/signals.hpp"
 #include "protocol/units.hpp"
+#include "runtime/auto_store.hpp"
 #include "runtime/host_memory.hpp"
 
 namespace {
@@ -26,14 +29,25 @@ int tell_errors(const std::vector<std::string>& errors) {
   return kExitNotStarted;
 }
 
-/// Without a descriptor to tell, the process that was called waits itself until the store is ready.
-int await_ready(int from) {
+/// Without a descriptor to tell, the process that was called waits itself until the store is ready, or has said why it is not.
+int await_ready(int from, pid_t store) {
   char first = '\0';
   ssize_t got = 0;
   do {
     got = read(from, &first, 1);
   } while (got < 0 && errno == EINTR);
-  return got == 1 ? 0 : kExitNotStarted;
+  if (got == 1 && first == 'r') return 0;
+  int status = 0;
+  pid_t ended = -1;
+  do {
+    ended = waitpid(store, &status, 0);
+  } while (ended < 0 && errno == EINTR);
+  const std::string who = "the store (process " + std::to_string(store) + ") ";
+  if (ended == store && WIFSIGNALED(status)) {
+    const int number = WTERMSIG(status);
+    return tell_errors({who + "was ended by signal " + std::to_string(number) + " (" + strsignal(number) + ") before it was ready"});
+  }
+  return got == 1 ? tell_errors({who + "was told to end before it was ready"}) : kExitNotStarted;  // it has said why
 }
 
 /// Before any thread is there. In the child: nothing. In the process that was called: its exit status.
@@ -45,7 +59,7 @@ std::optional<int> detach(CommandLine& line) {
   if (child > 0) {
     if (ends[0] < 0) return 0;
     close(ends[1]);
-    return await_ready(ends[0]);
+    return await_ready(ends[0], child);
   }
   if (ends[0] >= 0) {
     close(ends[0]);
@@ -86,16 +100,20 @@ int main(int argc, char** argv) {
     errors.insert(errors.end(), settled.errors.begin(), settled.errors.end());
     return tell_errors(errors);
   }
+  if (const std::string wrong = fit_limits(settled.settings); !wrong.empty()) return tell_errors({wrong});
   // Told here: populated memory that is not there ends with the kernel killing some process, not with a sentence.
   const std::uint64_t available = kvonce::runtime::available_memory();
   const kvonce::RuntimeConfig& wanted = settled.settings.runtime;
-  if (wanted.populate && wanted.arena_file.empty() && available != 0 && wanted.arena_bytes > available)
-    return tell_errors({"memory is " + kvonce::protocol::format_bytes(wanted.arena_bytes) + ", and " + kvonce::protocol::format_bytes(available) +
-                        " are available: ask for less, or start with --populate no to take it as pages come"});
+  // Where another store has the socket, that is what is told.
+  const bool taken = kvonce::runtime::store_holder(settled.settings.socket).held;
+  if (!taken && wanted.populate && wanted.arena_file.empty() && available != 0 && wanted.arena_bytes > available)
+    return tell_errors({user_name(settled.lines, "memory") + " is " + kvonce::protocol::format_bytes(wanted.arena_bytes) + ", and " +
+                        kvonce::protocol::format_bytes(available) + " are available: ask for less, or set populate to no to take it as pages come"});
   if (line.detach) {
     if (const std::optional<int> status = detach(line)) return *status;
   }
   Signals::block();
+  begin_of_start();
   kvonce::telemetry::set_level(settled.settings.log_level);
   return run_daemon(line, settled.settings, settled.lines);
 }

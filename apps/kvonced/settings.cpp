@@ -166,6 +166,17 @@ std::string apply_group(std::string_view text, Settings& settings, std::string& 
   return {};
 }
 
+std::string apply_huge_pages(std::string_view text, Settings& settings, std::string& settled, std::string&) {
+  // yes and no: as the setting was before it had a third value.
+  if (text == "transparent" || text == "yes" || text == "true") settings.runtime.huge_pages = HugePages::transparent;
+  else if (text == "off" || text == "no" || text == "false") settings.runtime.huge_pages = HugePages::off;
+  else if (text == "reserved") settings.runtime.huge_pages = HugePages::reserved;
+  else return in_quotes(text) + " is not allowed; allowed are off, transparent and reserved";
+  const HugePages kind = settings.runtime.huge_pages;
+  settled = kind == HugePages::off ? "\"off\"" : kind == HugePages::reserved ? "\"reserved\"" : "\"transparent\"";
+  return {};
+}
+
 std::string apply_level(std::string_view text, Settings& settings, std::string& settled, std::string&) {
   if (text == "error") settings.log_level = telemetry::Level::error;
   else if (text == "warning") settings.log_level = telemetry::Level::warning;
@@ -188,51 +199,51 @@ std::string apply_policy(std::string_view text, Settings& settings, std::string&
 std::vector<Setting> make_settings() {
   constexpr auto kMax32 = std::numeric_limits<std::uint32_t>::max();
   return {
-      {"socket", "PATH", "", "Unix socket to listen on; default: in this user's run-time folder", true, false, apply_socket},
-      {"memory", "SIZE|SHARE", "25%", "Memory of the store, as 4GiB, or share of what is available", true, false, apply_memory},
-      {"capacity", "SIZE", "0", "Most payload kept; 0: only the memory limits", true, false,
+      {"socket", "PATH", "", "Unix socket to listen on; default: in this user's run-time folder", "serve", true, false, apply_socket},
+      {"memory", "SIZE|SHARE", "25%", "Memory of the store, as 4GiB, or share of what is available", "arena_bytes", true, false, apply_memory},
+      {"capacity", "SIZE", "0", "Most payload kept; 0: only the memory limits", "capacity_bytes", true, false,
        bytes(KVONCED_FIELD(runtime.capacity_bytes), 1, 64 * kTiB, true)},
-      {"arena-file", "PATH", "", "File on tmpfs or hugetlbfs: pages outlive an orderly restart", true, false, apply_arena_file},
-      {"group", "GROUP", "", "Processes of this group may connect too; default: this user's only", true, false, apply_group},
-      {"max-clients", "N", "1024", "Most connected processes", true, false, count<std::uint32_t>(KVONCED_FIELD(runtime.max_clients), 1, 65'536)},
-      {"numa-node", "N|none", "none", "Node whose memory the store takes", true, false, apply_numa},
-      {"idle-exit", "TIME", "0", "End after so long without clients, as 60s; 0: never", true, true,
+      {"arena-file", "PATH", "", "File on tmpfs: pages outlive an orderly restart", "arena_file", true, false, apply_arena_file},
+      {"group", "GROUP", "", "Processes of this group may connect too; default: this user's only", "serve_group", true, false, apply_group},
+      {"max-clients", "N", "1024", "Most connected processes", "max_clients", true, false, count<std::uint32_t>(KVONCED_FIELD(runtime.max_clients), 1, 65'536)},
+      {"numa-node", "N|none", "none", "Node whose memory the store takes", "numa_node", true, false, apply_numa},
+      {"idle-exit", "TIME", "0", "End after so long without clients, as 60s; 0: never", "", true, true,
        duration(KVONCED_FIELD(idle_exit), milliseconds{0}, 720 * kHour)},
-      {"drain-time", "TIME", "5s", "Most time that the end may take after SIGTERM", true, true,
+      {"drain-time", "TIME", "5s", "Most time that the end may take after SIGTERM", "", true, true,
        duration(KVONCED_FIELD(drain_time), milliseconds{0}, kHour)},
-      {"log-level", "LEVEL", "info", "error, warning or info", true, true, apply_level},
-      {"index-pages", "N", "0", "Most pages in the index; 0: by memory", false, false,
+      {"log-level", "LEVEL", "info", "error, warning or info", "", true, true, apply_level},
+      {"index-pages", "N", "0", "Most pages in the index; 0: by memory", "index_pages", false, false,
        count<std::uint64_t>(KVONCED_FIELD(runtime.index_pages), 1'024, 1ULL << 31, true)},
-      {"partitions", "N", "1", "Store actors, each with its share of memory and budget", false, false,
+      {"partitions", "N", "1", "Store actors, each with its share of memory and budget", "partitions", false, false,
        count<std::uint32_t>(KVONCED_FIELD(runtime.partitions), 1, 64)},
-      {"scheduler-threads", "N", "1", "Threads that run the actors", false, false,
+      {"scheduler-threads", "N", "1", "Threads that run the actors", "scheduler_threads", false, false,
        count<std::uint32_t>(KVONCED_FIELD(runtime.scheduler_threads), 1, 64)},
-      {"huge-pages", "yes|no", "yes", "Huge pages where the system has them", false, false, yes_or_no(KVONCED_FIELD(runtime.huge_pages))},
-      {"populate", "yes|no", "yes", "Take all memory at the start", false, false, yes_or_no(KVONCED_FIELD(runtime.populate))},
-      {"policy", "NAME", "lru", "Eviction policy: lru", false, false, apply_policy},
-      {"ghost-entries", "N", "65536", "Evicted pages that are remembered, so that a miss can say so", false, false,
+      {"huge-pages", "KIND", "transparent", "off, transparent (where the system has them) or reserved", "huge_pages", false, false, apply_huge_pages},
+      {"populate", "yes|no", "yes", "Take all memory at the start", "populate", false, false, yes_or_no(KVONCED_FIELD(runtime.populate))},
+      {"policy", "NAME", "lru", "Eviction policy: lru", "policy", false, false, apply_policy},
+      {"ghost-entries", "N", "65536", "Evicted pages that are remembered, so that a miss can say so", "ghost_entries", false, false,
        count<std::uint32_t>(KVONCED_FIELD(runtime.ghost_entries), 0, 16'777'216)},
-      {"engine-grace", "TIME", "2s", "Leases outlive an engine's last connection by this", false, false,
+      {"engine-grace", "TIME", "2s", "Leases outlive an engine's last connection by this", "engine_grace", false, false,
        duration(KVONCED_FIELD(runtime.engine_grace), milliseconds{0}, kHour)},
-      {"grant-deadline", "TIME", "1s", "A writer has this and its bytes' time at least-rate", false, false,
+      {"grant-deadline", "TIME", "1s", "A writer has this and its bytes' time at least-rate", "grant_base", false, false,
        duration(KVONCED_FIELD(runtime.grant_base), milliseconds{1}, kHour)},
-      {"least-rate", "SIZE", "64MiB", "Bytes per second that a writer is trusted with", false, false,
+      {"least-rate", "SIZE", "64MiB", "Bytes per second that a writer is trusted with", "least_rate", false, false,
        bytes(KVONCED_FIELD(runtime.least_rate), kKiB, kTiB)},
-      {"window", "SIZE", "8MiB", "Most bytes of open grants of one rank", false, false,
+      {"window", "SIZE", "8MiB", "Most bytes of open grants of one rank", "window_bytes", false, false,
        bytes(KVONCED_FIELD(runtime.window_bytes), 64 * kKiB, kGiB)},
-      {"lease-time", "TIME", "10s", "A lease's life unless the lookup names one", false, false,
+      {"lease-time", "TIME", "10s", "A lease's life unless the lookup names one", "lease_time", false, false,
        duration(KVONCED_FIELD(runtime.lease_time), milliseconds{10}, kHour)},
-      {"leased-bytes", "SIZE", "0", "Most payload leased by one engine; 0: half of the budget", false, false,
+      {"leased-bytes", "SIZE", "0", "Most payload leased by one engine; 0: half of the budget", "leased_bytes", false, false,
        bytes(KVONCED_FIELD(runtime.leased_bytes), 1, 64 * kTiB, true)},
-      {"leased-stops", "N", "4", "Deepest stops of trailing pools that a lease covers", false, false,
+      {"leased-stops", "N", "4", "Deepest stops of trailing pools that a lease covers", "leased_stops", false, false,
        count<std::uint32_t>(KVONCED_FIELD(runtime.leased_stops), 1, 64)},
-      {"verify-sample", "N", "256", "One key in N is compared between ranks; 0: none, 1: all", false, false,
+      {"verify-sample", "N", "256", "One key in N is compared between ranks; 0: none, 1: all", "verify_sample", false, false,
        count<std::uint32_t>(KVONCED_FIELD(runtime.verify_sample), 0, kMax32)},
-      {"verify-window", "TIME", "10s", "Announcers within it are compared", false, false,
+      {"verify-window", "TIME", "10s", "Announcers within it are compared", "verify_window", false, false,
        duration(KVONCED_FIELD(runtime.verify_window), milliseconds{1}, kHour)},
-      {"conflict-limit", "N", "3", "Keys on which ranks differ before a pool is kept per rank", false, false,
+      {"conflict-limit", "N", "3", "Keys on which ranks differ before a pool is kept per rank", "conflict_limit", false, false,
        count<std::uint32_t>(KVONCED_FIELD(runtime.conflict_limit), 1, 1'000'000)},
-      {"demote", "yes|no", "yes", "no: only warn of such a pool", false, false, yes_or_no(KVONCED_FIELD(runtime.demote))},
+      {"demote", "yes|no", "yes", "no: only warn of such a pool", "demote", false, false, yes_or_no(KVONCED_FIELD(runtime.demote))},
   };
 }
 

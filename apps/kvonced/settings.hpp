@@ -31,6 +31,7 @@ struct Setting {
   const char* shown;        ///< what stands for its value in the help
   const char* fallback;     ///< the default, as it would be written
   const char* help;
+  const char* field;        ///< of RuntimeConfig, as its errors name it; empty: none
   bool first;               ///< on the first screen of the help
   bool reloads;             ///< takes effect at SIGHUP
   /// Puts the text into the settings. What is wrong with it, or empty; `settled` is how the value is written back, and `note` how
@@ -74,6 +75,11 @@ struct Settled {
 
 /// Flag before environment before file before default.
 Settled settle(const Sources& sources);
+
+/// What the user has written for a setting: "--memory", "KVONCED_MEMORY", "memory in FILE", or "memory by default".
+std::string user_name(const std::vector<SettledLine>& lines, std::string_view setting);
+/// A text of the library, with its fields' names replaced by those, and a value by what the user gave for it.
+std::string in_words_of_settings(std::string text, const std::vector<SettledLine>& lines);
 
 /// Of the environment of this process. KVONCED_... that are no setting are told in `warnings`.
 GivenTexts read_environment(std::vector<std::string>& warnings);

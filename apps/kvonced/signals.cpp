@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <system_error>
+#include <utility>
 
 #include <poll.h>
 #include <pthread.h>
@@ -43,24 +45,26 @@ void Signals::block() {
   const sigset_t set = watched();
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
   std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);  // a file that may not be as large is told as an error
 }
 
-Signals::Signals(std::chrono::milliseconds end_time, std::chrono::milliseconds one_wish)
-    : one_wish_(one_wish), end_time_ms_(end_time.count()) {
+Signals::Signals(std::chrono::milliseconds end_time, std::chrono::milliseconds one_wish, std::function<void()> on_end)
+    : one_wish_(one_wish), on_end_(std::move(on_end)), end_time_ms_(end_time.count()) {
   const sigset_t set = watched();
   signals_ = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
   to_main_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   to_watch_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  thread_ = std::thread([this] { watch(); });
+  if (signals_ < 0 || to_main_ < 0 || to_watch_ < 0) problem_ = std::generic_category().message(errno);
+  if (ready()) thread_ = std::thread([this] { watch(); });
 }
 
 Signals::~Signals() {
   quit_.store(true);
   ring(to_watch_);
-  thread_.join();
-  close(signals_);
-  close(to_main_);
-  close(to_watch_);
+  if (thread_.joinable()) thread_.join();
+  for (const int fd : {signals_, to_main_, to_watch_}) {
+    if (fd >= 0) close(fd);
+  }
 }
 
 void Signals::watch() {
@@ -90,6 +94,7 @@ void Signals::watch() {
         told = Clock::now();
         ending_.store(true);
         end_signal_.store(number);
+        if (on_end_) on_end_();
       } else if (Clock::now() - *told >= one_wish_) {
         _exit(128 + number);
       }

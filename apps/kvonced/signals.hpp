@@ -7,6 +7,8 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
+#include <string>
 #include <thread>
 
 namespace kvonce::apps {
@@ -15,14 +17,20 @@ inline constexpr int kExitForced = 1;
 
 class Signals {
  public:
-  /// Blocks them in this thread and those that it starts from now on: before any other thread is there. SIGPIPE is ignored.
+  /// Blocks them in this thread and those that it starts from now on: before any other thread is there. SIGPIPE and SIGXFSZ are ignored.
   static void block();
 
   /// A second signal within `one_wish` of the first is the same wish: `timeout`, for one, tells the process and then its group.
-  explicit Signals(std::chrono::milliseconds end_time, std::chrono::milliseconds one_wish = std::chrono::milliseconds{500});
+  /// `on_end` is called once, from another thread, when the first signal to end has come.
+  explicit Signals(std::chrono::milliseconds end_time, std::chrono::milliseconds one_wish = std::chrono::milliseconds{500},
+                   std::function<void()> on_end = {});
   ~Signals();
   Signals(const Signals&) = delete;
   Signals& operator=(const Signals&) = delete;
+
+  /// False: the system gave no descriptor for it, and nothing is watched; `problem` says why.
+  bool ready() const { return problem_.empty(); }
+  const std::string& problem() const { return problem_; }
 
   enum class Request { none, reload, end };
   /// The next request; `none` when the time passed first. An end stays requested.
@@ -37,6 +45,7 @@ class Signals {
   void watch();
 
   const std::chrono::milliseconds one_wish_;
+  const std::function<void()> on_end_;
   std::atomic<std::int64_t> end_time_ms_;
   std::atomic<int> end_signal_{0};
   std::atomic<bool> reload_{false};
@@ -45,6 +54,7 @@ class Signals {
   int signals_ = -1;
   int to_main_ = -1;
   int to_watch_ = -1;
+  std::string problem_;
   std::thread thread_;
 };
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <cctype>
 #include <cstring>
 #include <exception>
 #include <fstream>
@@ -71,7 +72,48 @@ std::string where(const SettledLine& line) {
   return line.setting->name + std::string(" by default");
 }
 
+bool in_a_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || std::strchr("_-/.", c) != nullptr; }
+
 }  // namespace
+
+std::string user_name(const std::vector<SettledLine>& lines, std::string_view setting) {
+  for (const SettledLine& line : lines) {
+    if (setting == line.setting->name) return where(line);
+  }
+  return std::string(setting);
+}
+
+std::string in_words_of_settings(std::string text, const std::vector<SettledLine>& lines) {
+  for (const SettledLine& line : lines) {
+    const std::string field = line.setting->field;
+    if (field.empty()) continue;
+    // Those that are words of the language too are names only where they begin the sentence.
+    const bool plain = field.find('_') == std::string::npos;
+    for (std::size_t at = text.find(field); at != std::string::npos; at = text.find(field, at)) {
+      const std::size_t end = at + field.size();
+      const bool whole = (at == 0 || !in_a_word(text[at - 1])) && (end == text.size() || !in_a_word(text[end]));
+      const bool begins = at == 0 && (text.compare(end, 4, " is ") == 0 || text.compare(end, 2, ": ") == 0);
+      if (!whole || (plain && !begins)) {
+        at = end;
+        if (plain) break;
+        continue;
+      }
+      std::string name = where(line);
+      std::size_t until = end;
+      if (at == 0 && text.compare(end, 4, " is ") == 0 && !line.text.empty()) {
+        const std::size_t value = end + 4;
+        const std::size_t colon = text.find_first_not_of("0123456789", value);
+        if (colon != value && colon != std::string::npos && text[colon] == ':') {
+          name += " is " + line.text;
+          until = colon;
+        }
+      }
+      text.replace(at, until - at, name);
+      at += name.size();
+    }
+  }
+  return text;
+}
 
 GivenTexts read_environment(std::vector<std::string>& warnings) {
   constexpr std::string_view kPrefix = "KVONCED_";
@@ -100,21 +142,28 @@ GivenTexts read_environment(std::vector<std::string>& warnings) {
 
 GivenTexts read_config_file(const std::string& path, std::vector<std::string>& errors) {
   GivenTexts given;
-  std::ifstream in(path);
+  std::ifstream in(path, std::ios::binary);
   if (!in) {
     errors.push_back(path + " cannot be read: " + std::strerror(errno));
     return given;
   }
+  // No more of it than may be: it may be a device without an end, or have no end of a line.
+  std::string whole(kMostFileBytes + 1, '\0');
+  in.read(whole.data(), static_cast<std::streamsize>(whole.size()));
+  whole.resize(static_cast<std::size_t>(in.gcount()));
+  if (in.bad()) {
+    errors.push_back(path + " cannot be read: " + std::strerror(errno));
+    return {};
+  }
+  if (whole.size() > kMostFileBytes) {
+    errors.push_back(path + " is larger than the allowed " + protocol::format_bytes(kMostFileBytes));
+    return {};
+  }
   std::stringstream plain;
   std::size_t number = 0;
-  std::size_t bytes = 0;
-  for (std::string line; std::getline(in, line);) {
+  std::istringstream lines(whole);
+  for (std::string line; std::getline(lines, line);) {
     ++number;
-    bytes += line.size() + 1;
-    if (bytes > kMostFileBytes) {
-      errors.push_back(path + " is larger than the allowed " + protocol::format_bytes(kMostFileBytes));
-      return {};
-    }
     if (!strip_comment(line)) errors.push_back(path + " line " + std::to_string(number) + ": a quote is left open");
     // CLI11's reader takes a line without "=" as a switch that is on, and one of two characters as nothing.
     const std::string word = CLI::detail::trim_copy(line);
@@ -122,7 +171,6 @@ GivenTexts read_config_file(const std::string& path, std::vector<std::string>& e
       errors.push_back(path + " line " + std::to_string(number) + ": \"" + word + "\" is no setting = value");
     plain << line << '\n';
   }
-  if (in.bad()) errors.push_back(path + " cannot be read: " + std::strerror(errno));
   if (!errors.empty()) return {};
   std::vector<CLI::ConfigItem> items;
   try {
@@ -164,10 +212,11 @@ Settled settle(const Sources& sources) {
   if (!settled.errors.empty()) return settled;
   const RuntimeConfig& runtime = settled.settings.runtime;
   if (runtime.capacity_bytes > runtime.arena_bytes) {
-    settled.errors.push_back("capacity: " + protocol::format_bytes(runtime.capacity_bytes) + " is more than the memory of " +
-                             protocol::format_bytes(runtime.arena_bytes) + "; allowed is as much, or 0");
+    settled.errors.push_back(user_name(settled.lines, "capacity") + ": " + protocol::format_bytes(runtime.capacity_bytes) +
+                             " is more than the memory of " + protocol::format_bytes(runtime.arena_bytes) + " (" +
+                             user_name(settled.lines, "memory") + "); allowed is as much, or 0");
   } else if (const Error wrong = runtime.check()) {
-    settled.errors.push_back(wrong.text);
+    settled.errors.push_back(in_words_of_settings(wrong.text, settled.lines));
   }
   return settled;
 }

@@ -85,7 +85,8 @@ TEST_CASE("every range has its ends") {
                         Case{"index-pages", "0", "1023"}, Case{"index-pages", "1024", "2147483649"}, Case{"partitions", "64", "65"},
                         Case{"partitions", "1", "0"}, Case{"engine-grace", "0", "61m"}, Case{"grant-deadline", "1ms", "999us"},
                         Case{"lease-time", "10ms", "9ms"}, Case{"leased-bytes", "64TiB", "65TiB"}, Case{"verify-sample", "0", "4294967296"},
-                        Case{"populate", "no", "2"}, Case{"log-level", "error", "debug"}, Case{"policy", "lru", "mru"},
+                        Case{"populate", "no", "2"}, Case{"huge-pages", "reserved", "1"},
+                        Case{"huge-pages", "no", "large"}, Case{"log-level", "error", "debug"}, Case{"policy", "lru", "mru"},
                         Case{"capacity", "0", "65TiB"}, Case{"least-rate", "1KiB", "1023"}, Case{"window", "64KiB", "63KiB"},
                         Case{"conflict-limit", "1", "0"}, Case{"leased-stops", "64", "65"}, Case{"drain-time", "1.5s", "1us"},
                         Case{"group", "0", "no-such-group-here"}}) {
@@ -121,7 +122,14 @@ TEST_CASE("a file's unknown keys, tables, lists, repetitions and open quotes are
   CHECK(names(errors_of_file(folder, "populate\n"), "line 1"));
   CHECK(names(errors_of_file(folder, "ab\n"), "line 1"));
   CHECK(names(errors_of_file(folder, std::string(2 << 20, '#')), "larger than the allowed 1 MiB"));
+  std::string lines;
+  while (lines.size() <= 1 << 20) lines += "# a line of a comment\n";
+  CHECK(names(errors_of_file(folder, lines), "larger than the allowed 1 MiB"));
+  CHECK(errors_of_file(folder, lines.substr(0, 1 << 20)).empty());
   std::vector<std::string> errors;
+  read_config_file("/dev/zero", errors);
+  CHECK(names(errors, "/dev/zero is larger than the allowed 1 MiB"));
+  errors.clear();
   read_config_file(folder / "absent.toml", errors);
   CHECK(names(errors, "absent.toml cannot be read: No such file"));
 }
