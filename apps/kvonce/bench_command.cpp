@@ -37,7 +37,8 @@ struct Command {
   void number(CLI::App& app, const char* name, std::uint64_t& value, const std::string& help, bool bytes = false) {
     Number& one = numbers.emplace_back(Number{name, {}, &value, bytes, nullptr});
     one.option = app.add_option(name, one.text,
-                                help + " [" + (bytes ? protocol::format_bytes(value) : protocol::format_count(value)) + "]");
+                                help + " [" + (bytes ? protocol::format_bytes(value) : protocol::format_count(value)) + "]")
+                     ->option_text(bytes ? "SIZE" : "N");
   }
 };
 
@@ -94,30 +95,33 @@ void add_job_options(CLI::App& app, Command& command) {
   if (moves) {
     command.number(app, "--depth", options.depth, "Batches in flight per rank");
     command.number(app, "--movers", options.movers, "Copying threads; the copy limit is measured with as many");
-    app.add_option("--kernel", options.kernel, "How to copy: auto (default), avx512, avx2, portable");
+    app.add_option("--kernel", options.kernel, "How to copy: auto (default), avx512, avx2, portable")->option_text("KERNEL");
     command.number(app, "--inline-copy", options.inline_copy_bytes, "Largest batch that the calling thread copies itself", true);
-    command.limit_option = app.add_option("--limit-time", command.limit, "Time to measure the copy limit, before and after; 0ms: not at all [800ms]");
+    command.limit_option = app.add_option("--limit-time", command.limit, "Time to measure the copy limit, before and after; 0ms: not at all [800ms]")
+                               ->option_text("TIME");
     app.add_flag("--lockstep", options.lockstep, "A barrier before each batch; else ranks start together and run free");
   }
   if (job == Job::exists) command.number(app, "--operations", options.operations, "Keys asked by each rank");
   if (job == Job::lookup) {
     command.number(app, "--operations", options.operations, "Lookups");
-    app.add_option("--preset", options.preset, "Model whose pools are looked up [" + options.preset + "]");
+    app.add_option("--preset", options.preset, "Model whose pools are looked up [" + options.preset + "]")->option_text("PRESET");
     command.number(app, "--checkpoint-pages", options.checkpoint_pages, "A checkpoint at every so-many-th page");
   }
-  if (job == Job::idle) command.seconds_option = app.add_option("--time", command.seconds, "Time to measure, as 10s [10s]");
+  if (job == Job::idle) command.seconds_option = app.add_option("--time", command.seconds, "Time to measure, as 10s [10s]")->option_text("TIME");
   if (job == Job::allocator) command.number(app, "--operations", options.operations, "Objects put, one after the other");
   if (job == Job::coalesce) {
     command.number(app, "--kills", options.kills, "Writers killed in the middle of a copy, a round each");
     command.number(app, "--rounds", options.rounds, "Rounds before that, without a kill");
   }
-  if (job == Job::restart) app.add_option("--folder", options.folder, "Where the store's file is made: on tmpfs [" + options.folder + "]");
+  if (job == Job::restart)
+    app.add_option("--folder", options.folder, "Where the store's file is made: on tmpfs [" + options.folder + "]")->option_text("FOLDER");
   if (moves || job == Job::exists || job == Job::lookup || job == Job::idle || job == Job::coalesce)
     app.add_option("--via", options.via,
                    "unix:PATH: a process per rank, and the store that listens there; spawn: a kvonced for this run" +
-                       (options.via.empty() ? std::string() : " [" + options.via + "]"));
+                       (options.via.empty() ? std::string() : " [" + options.via + "]"))
+        ->option_text("STORE");
   if (moves || job == Job::exists)
-    app.add_option("--expect-path", options.expect_path, "Fail unless page bytes go by this: shm (with --via) or memcpy");
+    app.add_option("--expect-path", options.expect_path, "Fail unless page bytes go by this: shm (with --via) or memcpy")->option_text("PATH");
   if (job != Job::coalesce) command.number(app, "--repeat", options.repeat, "Runs, of which medians are told");
   add_output_options(app, command.output);
 }

@@ -27,7 +27,7 @@ struct Got {
 
 std::string sentence(Reason reason) {
   switch (reason) {
-    case Reason::absent: return "it was never stored, or is forgotten";
+    case Reason::absent: return "it was never stored, was removed, or is forgotten";
     case Reason::evicted: return "it was stored, and has been evicted lately";
     case Reason::in_flight: return "it is still being written";
     case Reason::busy: return "the store is busy";

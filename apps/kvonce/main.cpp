@@ -10,13 +10,13 @@
 
 namespace {
 
-/// CLI11 only says that a command is missing.
-std::string unknown_command(const CLI::App& app, const char* given) {
+/// Of those that are shown in the help; empty: `app` has none.
+std::string command_names(const CLI::App& app) {
   std::string names;
-  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App* one) { return !one->get_group().empty(); })) {
     names += (names.empty() ? "" : ", ") + command->get_name();
   }
-  return '"' + std::string(given) + "\" is no command; allowed are " + names + " (kvonce --help)";
+  return names;
 }
 
 }  // namespace
@@ -54,16 +54,21 @@ int main(int argc, char** argv) {
     const int status = app.exit(wanted);
     return std::cout.flush() && std::fflush(stdout) == 0 ? status : kExitUsage;
   } catch (const CLI::ParseError& error) {
-    if (app.get_subcommands().empty() && argv[1][0] != '-')
-      return tell_error("", unknown_command(app, argv[1]));
     std::string command;
     std::string help = "kvonce";
-    for (const CLI::App* sub = &app; !sub->get_subcommands().empty();) {
-      sub = sub->get_subcommands().front();
-      command += (command.empty() ? "" : " ") + sub->get_name();
+    const CLI::App* last = &app;
+    int words = 1;  // of the line, that name commands
+    for (; !last->get_subcommands().empty(); ++words) {
+      last = last->get_subcommands().front();
+      command += (command.empty() ? "" : " ") + last->get_name();
     }
     if (!command.empty())
       help += ' ' + command;
+    // CLI11 only says that a command is missing.
+    if (const std::string allowed = command_names(*last); !allowed.empty() && (words >= argc || argv[words][0] != '-')) {
+      const std::string what = words < argc ? '"' + std::string(argv[words]) + "\" is no command" : "a command is missing";
+      return tell_error(command, what + "; allowed are " + allowed + " (" + help + " --help)");
+    }
     return tell_error(command, std::string(error.what()) + " (" + help + " --help)");
   }
   const int status = choice.run();

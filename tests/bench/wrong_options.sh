@@ -49,5 +49,6 @@ refused --ranks coalesce --ranks 1
 refused --page-bytes coalesce --kills 1 --page-bytes 4KiB
 refused --repeat coalesce --repeat 2
 refused /proc restart --pages 16 --folder /proc
-refused subcommand nothing
+refused '"nothing" is no command; allowed are put, get, exists' nothing
+refused 'a command is missing; allowed are put, get, exists'
 exit "$failed"

@@ -74,6 +74,8 @@ TEST_CASE("Without a command the help goes to standard error, as a usage error")
 TEST_CASE("Every bad option is refused with its name, its value and what is allowed") {
   const std::vector<Bad> all{
       {{"frobnicate"}, {"\"frobnicate\"", "replay"}},
+      {{"bench", "nosuch"}, {"\"nosuch\" is no command", "allowed are put, get, exists", "kvonce bench --help"}},
+      {{"bench"}, {"a command is missing", "allowed are put, get, exists", "kvonce bench --help"}},
       {{"replay", "--frobnicate"}, {"--frobnicate", "kvonce replay --help"}},
       {{"replay", "--capacity", "-1"}, {"--capacity", "\"-1\"", "such as 64MiB"}},
       {{"replay", "--capacity", "0x10"}, {"--capacity", "\"0x10\"", "allowed"}},
@@ -99,6 +101,17 @@ TEST_CASE("Every bad option is refused with its name, its value and what is allo
   };
   for (const Bad& bad : all)
     check_refused(bad);
+}
+
+TEST_CASE("The help of a benchmark shows what each option takes, and no process of its own") {
+  const std::string all = run_program({"bench", "--help"}).out;
+  CHECK_FALSE(contains(all, "rank "));
+  for (const char* const job : {"put", "get", "exists", "lookup", "idle", "memory", "coalesce", "restart", "allocator"}) {
+    const std::string help = run_program({"bench", job, "--help"}).out;
+    INFO(help);
+    CHECK_FALSE(contains(help, " TEXT"));
+    CHECK(contains(help, " N "));
+  }
 }
 
 TEST_CASE("A size with a fraction is taken") {
