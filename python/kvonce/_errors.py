@@ -8,10 +8,14 @@ class Error(Exception):
     reason: one of kvonce.REASONS, as "store_lost". text: what was wrong, with which value, and what is allowed.
     """
 
-    def __init__(self, reason: str, text: str) -> None:
-        super().__init__(reason, text)
-        self.reason = reason
-        self.text = text
+    # No __init__: the C++ side makes these, and must run no Python code while the interpreter may be ending.
+    @property
+    def reason(self) -> str:
+        return self.args[0]
+
+    @property
+    def text(self) -> str:
+        return self.args[1]
 
     def __str__(self) -> str:
         return f"{self.text} [{self.reason}]"

@@ -26,6 +26,7 @@ RuntimeBox::~RuntimeBox() {
 }
 
 void RuntimeBox::check_process() const {
+  stay_when_ending();
   if (pid_ != getpid()) raise_forked();
 }
 

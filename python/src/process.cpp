@@ -11,6 +11,10 @@
 namespace kvonce::python {
 namespace {
 
+// When the interpreter ends, it ends other threads where they next ask for its lock, by unwinding their stacks; a C++ frame that
+// catches everything, as nanobind's do, does not survive that. So no thread may ask for the lock inside of us any more from then on,
+// and none runs Python code there that could. Threads that do so stay where they are instead.
+
 // Threads that wait for the interpreter's lock inside of us.
 std::atomic<int> g_taking{0};
 std::atomic<bool> g_ending{false};
@@ -155,6 +159,12 @@ bool may_take() noexcept { return !g_ending.load() || g_ending_thread.load() == 
 }  // namespace
 
 bool ending() noexcept { return g_ending.load(); }
+
+void stay_when_ending() noexcept {
+  if (may_take()) return;
+  PyEval_SaveThread();
+  for (;;) pause();
+}
 
 bool foreign(pid_t pid) noexcept { return pid != getpid() || g_ending.load(); }
 

@@ -35,6 +35,9 @@ inline constexpr std::chrono::milliseconds kSlice{50};
 /// True from the moment on that no thread but the one that ends the interpreter may take its lock.
 bool ending() noexcept;
 
+/// At the entry of each call, with the lock: while the interpreter ends, no other thread goes on.
+void stay_when_ending() noexcept;
+
 /// True where an object made in process `pid` must not be touched any more: in a child of it, or when the interpreter ends.
 bool foreign(pid_t pid) noexcept;
 

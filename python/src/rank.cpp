@@ -24,6 +24,7 @@ struct PyEvent {
   pid_t pid = getpid();
 
   const Event& use() const {
+    stay_when_ending();
     if (pid != getpid()) raise_forked();
     return event;
   }
