@@ -12,13 +12,15 @@ from support.compare import difference, prompt
 from support.store import Store
 
 SECONDS = 60
+# On a busy machine nothing may be a miss because it took long.
+PATIENT = {"lookup_ms": 20_000, "load_ms": 60_000}
 _seeds = itertools.count()
 
 
 def switch(store, policy="recompute", **extra):
     """kv_transfer_config for this store."""
     return {"kv_connector": "KvonceConnector", "kv_connector_module_path": "kvonce.vllm", "kv_role": "kv_both",
-            "kv_load_failure_policy": policy, "kv_connector_extra_config": {"store": store.address, **extra}}
+            "kv_load_failure_policy": policy, "kv_connector_extra_config": {"store": store.address, **PATIENT, **extra}}
 
 
 def scheduler(llm):
@@ -51,11 +53,13 @@ def generate(llm, tokens, **more):
     return answer
 
 
-def forget(llm, prompts=6, each=900):
+def forget(llm, each=900):
     """The engine forgets its cache, and all of its blocks are overwritten: with prompts that were never seen, because one that
     is restored might be restored wrongly and overwrite nothing."""
+    config = scheduler(llm).kv_cache_config
+    tokens = config.num_blocks * min(group.kv_cache_spec.block_size for group in config.kv_cache_groups)
     ve.reset(llm)
-    for _ in range(prompts):
+    for _ in range(-(-tokens // each)):
         generate(llm, prompt(f"overwrites {next(_seeds)}", each), new_tokens=1)
     ve.reset(llm)
 
@@ -66,7 +70,8 @@ def restores_as_its_own_cache(llm, tokens, cold, local, what):
     before = counted(llm, "hit_tokens")
     answer = generate(llm, tokens)
     check(answer.tokens == cold.tokens, f"{what}: tokens are those of the cold run", answer.tokens)
-    check(answer.cached == local.cached > 0, f"{what}: as many tokens are restored as the engine's own cache has", answer.cached)
+    check(answer.cached == local.cached > 0, f"{what}: as many tokens are restored as the engine's own cache has", answer.cached,
+          {key: number for key, number in counters(llm).items() if key[0] in ("missed_tokens", "errors", "stores_lost")})
     check(counted(llm, "hit_tokens") - before == answer.cached, f"{what}: they came from the store")
     check(difference(answer, local) == 0.0, f"{what}: log probabilities are those of the engine's own prefix hit, bit for bit")
     return answer
@@ -106,7 +111,7 @@ def check_objects(store, pools):
     check(len(every) == 1, "the pools with a block for each page have one object for each", every)
 
 
-def run(model, pools, tp=1, blocks=48, extra=None, **args):
+def run(model, pools, tp=1, blocks=24, extra=None, **args):
     """The whole story in one engine."""
     with Store() as store:
         llm = ve.llm(model, tp, num_gpu_blocks_override=blocks, kv_transfer_config=switch(store, **(extra or {})), **args)
