@@ -51,6 +51,12 @@ build_jobs() {
   echo $((cores < gib ? cores : gib))
 }
 
+# The same file compiled in another build folder is the same: the wheel's build takes most of it from the release build.
+export CCACHE_NOHASHDIR=1
+
+# Options of CMake for the next build.
+build_options=()
+
 # build PRESET [TARGET...]: configures build/PRESET and builds the targets, all of them without a name.
 build() {
   local preset="$1"
@@ -58,7 +64,7 @@ build() {
   say "building $preset"
   (
     cd "$repo_root"
-    cmake --preset "$preset" > "build-$preset.log" 2>&1 || {
+    cmake --preset "$preset" "${build_options[@]}" > "build-$preset.log" 2>&1 || {
       cat "build-$preset.log" >&2
       exit 2
     }
@@ -92,4 +98,14 @@ python_env() {
     return 1
   fi
   cp "$wanted" "$python_env/installed.txt"
+}
+
+# python_options: sets build_options for a build with the Python package; without, and with the reason, where that cannot be.
+python_options() {
+  if python_env python3; then
+    build_options=("-DKVONCE_PYTHONS=$python_env/bin/python")
+  else
+    say "the Python package is not built: $python_env_failed"
+    build_options=(-DKVONCE_PYTHONS= "-DKVONCE_PYTHON_MISSING=the Python package is not built: $python_env_failed")
+  fi
 }

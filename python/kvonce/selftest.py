@@ -78,6 +78,8 @@ def get(options) -> None:
 def stop_store(environment) -> None:
     """It would end by itself soon; stopped, it takes its files along."""
     program = os.path.join(os.path.dirname(kvonce.__file__), "kvonce")
+    if not os.path.exists(program):
+        return
     subprocess.run([program, "stop"], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=30)
 
 

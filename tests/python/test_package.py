@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The package as a whole: stubs, the selftest, the store that it starts, and the wheel."""
+
+import ast
+import glob
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+import venv
+import zipfile
+
+import kvonce
+from support import DEADLINE, Case, environment
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+MIB = 1 << 20
+
+
+class Types(Case):
+    def test_the_stubs_are_those_of_the_module(self):
+        if importlib.util.find_spec("nanobind") is None:
+            self.skipTest("nanobind is not installed")
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "stubs.pyi")
+            self.run_tool("python_stubs.py", path)
+            with open(path, encoding="utf-8") as made, open(os.path.join(ROOT, "python/kvonce/_native.pyi"), encoding="utf-8") as kept:
+                self.assertEqual(made.read(), kept.read(), "run tools/python_stubs.py")
+
+    def run_tool(self, name, *arguments):
+        subprocess.run([sys.executable, os.path.join(ROOT, "tools", name), *arguments], env=environment(), check=True, timeout=DEADLINE)
+
+    def test_all_that_is_public_has_a_docstring_and_stands_in_the_stubs(self):
+        with open(os.path.join(ROOT, "python/kvonce/_native.pyi"), encoding="utf-8") as file:
+            stubs = {node.name: node for node in ast.parse(file.read()).body if isinstance(node, ast.ClassDef)}
+        for name in kvonce.__all__:
+            thing = getattr(kvonce, name)
+            if name in stubs:
+                members = {node.name for node in stubs[name].body if isinstance(node, ast.FunctionDef)}
+                for member in vars(thing):
+                    if not member.startswith("_") and name not in ("Verdict", "Reason"):
+                        self.assertIn(member, members, name)
+            if isinstance(thing, type):
+                self.assertTrue(thing.__doc__, name)
+
+    def test_the_import_needs_little(self):
+        heavy = "asyncio, numpy, torch, typing, unittest, subprocess, logging"
+        self.run_script(f"import sys, kvonce\nassert not set('{heavy}'.split(', ')) & set(sys.modules), sys.modules")
+
+
+class Store(Case):
+    def test_two_processes_meet_at_a_store_that_the_first_one_starts(self):
+        ended = subprocess.run([sys.executable, "-m", "kvonce.selftest", "--pages", "16"], env=environment(), timeout=DEADLINE, capture_output=True, text=True)
+        self.assertEqual(ended.returncode, 0, ended.stdout + ended.stderr)
+        self.assertRegex(ended.stdout, r"first verified page after [0-9.]+ s")
+        self.assertIn("every byte is right", ended.stdout)
+
+    def test_a_selftest_that_finds_no_store_fails(self):
+        command = [sys.executable, "-m", "kvonce.selftest", "--store", "unix:/nowhere/kvonce.sock"]
+        ended = subprocess.run(command, env=environment(), timeout=DEADLINE, capture_output=True, text=True)
+        self.assertEqual(ended.returncode, 1)
+        self.assertIn("StoreLost", ended.stderr)
+
+    def test_processes_of_an_engine_are_given_the_same_epoch(self):
+        with tempfile.TemporaryDirectory(prefix="kvonce-test-") as folder:
+            text = "import kvonce, sys\nr = kvonce.Runtime(sys.argv[1], auto_bytes='16MiB', auto_idle=5)\nprint(r.epoch(sys.argv[2]).hex())\nr.close()"
+            with kvonce_folder(folder):
+                keep = kvonce.Runtime("a", auto_bytes="16MiB", auto_idle=0.2)
+                told = [self.run_script(text, *names, XDG_RUNTIME_DIR=folder) for names in (("a", "1"), ("a", "1"), ("a", "2"), ("b", "1"))]
+                self.assertEqual(keep.epoch("1").hex() + "\n", told[0])
+                keep.close()
+            self.assertEqual(told[0], told[1])
+            self.assertEqual(len(set(told)), 3)
+
+
+class kvonce_folder:
+    """XDG_RUNTIME_DIR for this process."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def __enter__(self):
+        self.before = os.environ.get("XDG_RUNTIME_DIR")
+        os.environ["XDG_RUNTIME_DIR"] = self.folder
+
+    def __exit__(self, *_):
+        del os.environ["XDG_RUNTIME_DIR"]
+        if self.before is not None:
+            os.environ["XDG_RUNTIME_DIR"] = self.before
+
+
+def symbols(library):
+    """Names that an ELF file defines for others."""
+    output = subprocess.run(["nm", "-D", "--defined-only", library], check=True, capture_output=True, text=True, timeout=DEADLINE).stdout
+    return {line.split()[-1].split("@")[0] for line in output.splitlines() if line}
+
+
+def needed(path):
+    output = subprocess.run(["readelf", "-d", path], check=True, capture_output=True, text=True, timeout=DEADLINE).stdout
+    return set(re.findall(r"\(NEEDED\).*\[(.+)\]", output))
+
+
+def is_elf(path):
+    with open(path, "rb") as file:
+        return file.read(4) == b"\x7fELF"
+
+
+class Wheel(Case):
+    """Built by tools/wheel for this interpreter, and installed into an environment of its own."""
+
+    @classmethod
+    def setUpClass(cls):
+        if importlib.util.find_spec("scikit_build_core") is None:
+            raise unittest.SkipTest("scikit-build-core is not installed: the package index could not be reached")
+        cls.folder = tempfile.TemporaryDirectory(prefix="kvonce-wheel-")
+        cls.addClassCleanup(cls.folder.cleanup)
+        clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        subprocess.run([os.path.join(ROOT, "tools/wheel"), sys.executable], env={**clean, "KVONCE_DIST": cls.folder.name}, check=True, timeout=500, capture_output=True)
+        (cls.wheel,) = glob.glob(os.path.join(cls.folder.name, "*.whl"))
+        home = os.path.join(cls.folder.name, "home")
+        venv.create(home, with_pip=True)
+        cls.python = os.path.join(home, "bin/python")
+        cls.bin = os.path.dirname(cls.python)
+        install = [cls.python, "-m", "pip", "install", "--no-index", "--no-deps", "--quiet", "--disable-pip-version-check", cls.wheel]
+        subprocess.run(install, env=clean, check=True, timeout=DEADLINE)
+        cls.clean = {**clean, "PATH": cls.bin + os.pathsep + clean["PATH"]}
+        cls.package = os.path.join(glob.glob(os.path.join(home, "lib/python3.*/site-packages"))[0], "kvonce")
+
+    def call(self, *command, **more):
+        """The environment's own program or Python, with no package of the source tree in sight."""
+        with tempfile.TemporaryDirectory(prefix="kvonce-test-") as folder:
+            environment = {**self.clean, "XDG_RUNTIME_DIR": folder, **more}
+            ended = subprocess.run(command, env=environment, cwd=folder, timeout=DEADLINE, capture_output=True, text=True)
+        self.assertEqual(ended.returncode, 0, ended.stdout + ended.stderr)
+        return ended.stdout
+
+    def test_tag_and_size(self):
+        name = os.path.basename(self.wheel)
+        minor = sys.version_info.minor
+        tag = "cp312-abi3" if minor >= 12 else f"cp3{minor}-cp3{minor}"
+        self.assertRegex(name, rf"^kvonce-{re.escape(kvonce.__version__)}-{tag}-manylinux_2_[0-9]+_x86_64\.whl$")
+        self.assertLessEqual(os.path.getsize(self.wheel), 10 * MIB)
+
+    def test_contents(self):
+        with zipfile.ZipFile(self.wheel) as wheel:
+            names = wheel.namelist()
+            metadata = next(wheel.read(name).decode() for name in names if name.endswith(".dist-info/METADATA"))
+        for wanted in ("kvonce/__init__.py", "kvonce/py.typed", "kvonce/_native.pyi", "kvonce/kvonced", "kvonce/kvonce", "kvonce/selftest.py"):
+            self.assertIn(wanted, names)
+        strange = [n for n in names if not re.match(r"kvonce/|kvonce\.libs/|kvonce-[0-9.]+\.(dist-info|data/scripts)/", n) or "__pycache__" in n or n.endswith((".hpp", ".a"))]
+        self.assertEqual(strange, [])
+        self.assertNotIn("Requires-Dist", metadata)
+
+    def test_the_module_exports_its_entry_and_the_c_api_only(self):
+        (module,) = glob.glob(os.path.join(self.package, "_native*.so"))
+        other = {name for name in symbols(module) if not name.startswith(("PyInit_", "kvonce_"))}
+        self.assertEqual(other, set())
+        self.assertIn("PyInit__native", symbols(module))
+
+    def test_it_is_a_release_build_without_debug_information(self):
+        self.assertIn("Release, checks off", self.call(self.python, "-c", "import kvonce; print(kvonce.version())"))
+        for path in glob.glob(os.path.join(self.package, "*")):
+            if os.path.isfile(path) and is_elf(path):
+                sections = subprocess.run(["readelf", "-SW", path], check=True, capture_output=True, text=True, timeout=DEADLINE).stdout
+                self.assertNotIn(".debug_info", sections, path)
+
+    def test_nothing_that_a_machine_may_lack_is_needed(self):
+        """All libraries are bundled, or of every Linux; none is for RDMA."""
+        everywhere = {"libc.so.6", "libm.so.6", "libstdc++.so.6", "libgcc_s.so.1", "libpthread.so.0", "libdl.so.2", "librt.so.1", "ld-linux-x86-64.so.2"}
+        bundled = os.path.join(os.path.dirname(self.package), "kvonce.libs")
+        have = {os.path.basename(path) for path in glob.glob(os.path.join(bundled, "*"))}
+        programs = [os.path.join(self.package, name) for name in ("kvonced", "kvonce")]
+        for path in programs + glob.glob(os.path.join(self.package, "_native*.so")) + glob.glob(os.path.join(bundled, "*")):
+            self.assertEqual(needed(path) - everywhere - have, set(), path)
+            self.assertFalse([name for name in needed(path) if re.match("lib(ibverbs|rdmacm|mlx|efa)", name)])
+
+    def test_what_is_on_path_needs_libc_alone_and_becomes_the_program(self):
+        for name in ("kvonce", "kvonced"):
+            launcher = os.path.join(self.bin, name)
+            self.assertTrue(is_elf(launcher), "a script: it would start a Python first")
+            self.assertLessEqual(needed(launcher), {"libc.so.6"})
+            self.assertIn(kvonce.__version__, self.call(name, "--version"))
+
+    def test_the_selftest_of_the_installed_wheel(self):
+        self.assertIn("every byte is right", self.call(self.python, "-m", "kvonce.selftest"))
+
+
+if __name__ == "__main__":
+    unittest.main()
