@@ -108,7 +108,7 @@ def script(text):
 def environment(**more):
     here = os.path.dirname(os.path.abspath(__file__))
     path = os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])
-    return {**os.environ, "PYTHONPATH": path, **more}
+    return {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", **more}
 
 
 class Case(unittest.TestCase):

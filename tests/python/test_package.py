@@ -14,6 +14,7 @@ import venv
 import zipfile
 
 import kvonce
+import kvonce.selftest
 from support import DEADLINE, Case, environment
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -63,6 +64,16 @@ class Store(Case):
         ended = subprocess.run(command, env=environment(), timeout=DEADLINE, capture_output=True, text=True)
         self.assertEqual(ended.returncode, 1)
         self.assertIn("StoreLost", ended.stderr)
+
+    def test_the_program_of_the_guide(self):
+        with open(os.path.join(ROOT, "examples/python/round_trip.py"), encoding="utf-8") as file:
+            program = file.read().split("\n", 2)[2]
+        with open(os.path.join(ROOT, "docs/python.md"), encoding="utf-8") as file:
+            self.assertIn(f"```python\n{program}```", file.read())
+        with tempfile.TemporaryDirectory(prefix="kvonce-test-") as folder:
+            output = self.run_script("from round_trip import *", XDG_RUNTIME_DIR=folder, PYTHONPATH=os.pathsep.join([os.path.join(ROOT, "examples/python"), environment()["PYTHONPATH"]]))
+            kvonce.selftest.stop_store(environment(XDG_RUNTIME_DIR=folder))
+        self.assertEqual(output.splitlines(), ["rank 0: 8 of 8 are stored", "rank 1: 8 of 8 are stored", "8 pages can be restored", "loaded"])
 
     def test_processes_of_an_engine_are_given_the_same_epoch(self):
         with tempfile.TemporaryDirectory(prefix="kvonce-test-") as folder:
