@@ -122,6 +122,45 @@ class Lookups(Case):
         self.assertEqual(self.side.step(v.output({})).loads, [])
 
 
+class Adapters(Case):
+    def setUp(self):
+        self.contents = {"a": "first", "b": "other"}
+        self.adapters = v.load("adapters").Adapters(lambda path: self.contents[path])
+        self.make(adapters=self.adapters)
+
+    def asked(self, path, inplace=False, number=1):
+        """What a request with this adapter asks the store for, once the adapter's content is known."""
+        request = v.Request(f"r{len(self.group.asked)}", 200)
+        request.lora_request = types.SimpleNamespace(lora_int_id=number, lora_path=path, load_inplace=inplace)
+        self.side.track(request)
+        self.adapters._known[number][1].result(timeout=60)
+        self.assertEqual(self.side.matched(request, 0), (None, False))
+        return self.group.asked[-1][0]
+
+    def test_pages_are_named_by_the_content_of_the_adapter(self):
+        first = self.asked("a")
+        self.assertEqual(len(first), 3 * 32)
+        self.assertNotEqual(first, b"".join(v.Request("r", 200).block_hashes[:3]))
+        self.assertEqual(self.asked("a"), first)
+        self.assertNotEqual(self.asked("b", number=2), first)
+
+    def test_an_adapter_that_is_replaced_in_place_has_other_pages(self):
+        first = self.asked("a")
+        self.contents["a"] = "second"
+        self.assertEqual(self.asked("a"), first)  # the engine still has the old one
+        self.assertNotEqual(self.asked("a", inplace=True), first)
+
+    def test_an_adapter_whose_content_is_not_known_is_not_served(self):
+        def none(path):
+            raise v.engine.Refused("kvonce: nothing there.")
+
+        self.make(adapters=v.load("adapters").Adapters(none))
+        request = v.Request("r", 200)
+        request.lora_request = types.SimpleNamespace(lora_int_id=1, lora_path="a")
+        self.assertEqual(self.side.matched(request, 0), (0, False))
+        self.assertEqual(self.side.step(v.output({"r": 128}, {}, {"r": ([1, 2],)})).saves, [])
+
+
 class Loads(Case):
     specs = (v.full(), v.window(100), v.state())
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from kvonce.engine import Counters, Epoch, Epochs, Settings
 
+from .adapters import Adapters, salted
 from .layout import NULL_BLOCK, Plan
 from .messages import Done, Load, Rows, Save, Step
 
@@ -60,6 +61,7 @@ class Tracked:
     counted: bool = False
     failed: bool = False  #: a load failed: compute it
     stale: bool = False  #: holds KV of weights that were replaced
+    salt: bytes | None = None  #: of its adapter's content; None: not known yet
     jobs: set[int] = dataclasses.field(default_factory=set)
 
 
@@ -89,6 +91,7 @@ class SchedulerSide:
         ranks: int,
         cause: Callable[[str, int], str] = lambda reason, pages: reason,
         events: bool = False,
+        adapters: Adapters | None = None,
         clock: Callable[[], float] = time.monotonic,
     ):
         self.plan = plan
@@ -101,6 +104,7 @@ class SchedulerSide:
         self._cause = cause
         self._clock = clock
         self._events_on = events
+        self._adapters = adapters or Adapters()
         self._requests: dict[str, Tracked] = {}
         self._loads: list[Load] = []
         self._loading: dict[str, Load] = {}
@@ -125,9 +129,16 @@ class SchedulerSide:
     def track(self, request: Any) -> Tracked:
         """The state of a request; made when it is new."""
         found = self._requests.get(request.request_id)
-        if found is None or found.request is not request:
+        new = found is None or found.request is not request
+        if new:
             found = self._requests[request.request_id] = Tracked(request)
+        if found.salt is None:
+            found.salt = self._adapters.salt(getattr(request, "lora_request", None), new)
         return found
+
+    def _names(self, tracked: Tracked, first: int, end: int) -> bytes:
+        """What the pages first .. end-1 of a request are called in the store."""
+        return salted(self.plan.page_hashes(tracked.request.block_hashes, first, end), tracked.salt or b"")
 
     def matched(self, request: Any, computed: int) -> tuple[int | None, bool]:
         """(tokens beyond `computed` that can be loaded, whether any); (None, False) while the store is being asked."""
@@ -135,7 +146,9 @@ class SchedulerSide:
         page = self.plan.page_tokens
         # At least one token is computed: recurrent state cannot be rewound by one.
         limit = min((request.num_tokens - 1) // page, self.plan.hashed_pages(request.block_hashes))
-        if not self.settings.reads or self.refused or tracked.failed or getattr(request, "skip_reading_prefix_cache", False):
+        if not self.settings.reads or self.refused or tracked.failed or tracked.salt is None:
+            return 0, False
+        if getattr(request, "skip_reading_prefix_cache", False):
             return 0, False
         if limit * page <= computed or limit * page < self.settings.min_tokens:
             self._drop(tracked)
@@ -199,10 +212,9 @@ class SchedulerSide:
     def _ask(self, tracked: Tracked, epoch: Epoch, limit: int) -> Asking:
         asking = Asking(epoch, None, limit, self._clock())
         tracked.asking = asking
-        hashes = self.plan.page_hashes(tracked.request.block_hashes, 0, limit)
         try:
             asking.future = epoch.built.group.lookup_async(
-                hashes, lease_time=self.lease_seconds, timeout=self.settings.lookup_ms / 1000
+                self._names(tracked, 0, limit), lease_time=self.lease_seconds, timeout=self.settings.lookup_ms / 1000
             )
         except Exception as error:
             self.counters.add("errors", 1, "lookup")
@@ -245,9 +257,8 @@ class SchedulerSide:
             answer = Answer(None, 0, None, 0, 0, 0.0)  # type: ignore[arg-type]
         first, end = answer.start // self.plan.page_tokens, (answer.start + tokens) // self.plan.page_tokens
         rows = self._load_rows(tables, answer.start, first, end) if answer.epoch is not None else {}
-        hashes = self.plan.page_hashes(request.block_hashes, first, end)
         value = answer.epoch.value if answer.epoch is not None else ""
-        load = Load(request.request_id, self.epochs.number, value, answer.lease, hashes, rows, tokens)
+        load = Load(request.request_id, self.epochs.number, value, answer.lease, self._names(tracked, first, end), rows, tokens)
         tracked.loading = load
         tracked.restored = end
         self._loading[request.request_id] = load
@@ -337,7 +348,7 @@ class SchedulerSide:
         page = self.plan.page_tokens
         for name, scheduled in output.num_scheduled_tokens.items():
             tracked = self._requests.get(name)
-            if tracked is None or tracked.stale:
+            if tracked is None or tracked.stale or tracked.salt is None:
                 continue
             hashes = tracked.request.block_hashes
             ready = min((computed[name] + scheduled) // page, self.plan.hashed_pages(hashes))
@@ -348,7 +359,7 @@ class SchedulerSide:
             if name in output.num_scheduled_tokens or name in preempted or name in output.finished_req_ids:
                 continue  # done above, or its blocks may be another's by now
             tracked = self._requests.get(name)
-            if tracked is not None and not tracked.stale:
+            if tracked is not None and not tracked.stale and tracked.salt is not None:
                 offers = self._boundaries(entries, tracked.request.block_hashes)
                 self._save(tracked, name, tracked.next_page, 0, None, offers, step)
 
@@ -362,11 +373,10 @@ class SchedulerSide:
         return found
 
     def _save(self, tracked: Tracked, name: str, ready: int, computed: int, tables: Any, offers: dict, step: Step) -> None:
-        hashes = tracked.request.block_hashes
         first = tracked.next_page
         # Pages that the engine had itself were stored when they were made, as far as is known.
         own = computed // self.plan.page_tokens
-        while first < min(own, ready) and self.plan.page_hash(hashes, first) in self._known:
+        while first < min(own, ready) and self._names(tracked, first, first + 1) in self._known:
             first += 1
         tracked.next_page = max(ready, tracked.next_page)
         if step.epoch is None:
@@ -401,9 +411,8 @@ class SchedulerSide:
         rows = {key: column for key, column in rows.items() if max(column) >= 0}
         if not rows:
             return
-        hashes = tracked.request.block_hashes
-        parent = self.plan.page_hash(hashes, first - 1) if first else None
-        save = Save(self._next_job, name, first, parent, self.plan.page_hashes(hashes, first, end), rows)
+        parent = self._names(tracked, first - 1, first) if first else None
+        save = Save(self._next_job, name, first, parent, self._names(tracked, first, end), rows)
         self._next_job += 1
         blocks = sorted({block for column in rows.values() for block in column if block >= 0})
         pinned = [self._block_pool.blocks[block] for block in blocks] if self._block_pool is not None else []
@@ -418,8 +427,10 @@ class SchedulerSide:
     def _stored(self, request: Any, save: Save) -> Stored:
         page = self.plan.page_tokens
         tokens = list(request.all_token_ids[save.first_page * page : (save.first_page + save.pages) * page])
-        hashes = [save.hashes[at : at + 32] for at in range(0, len(save.hashes), 32)]
-        return Stored(hashes, save.parent, tokens, getattr(request, "lora_request", None))
+        hashes = request.block_hashes  # as the engine knows them
+        pages = [self.plan.page_hash(hashes, number) for number in range(save.first_page, save.first_page + save.pages)]
+        parent = self.plan.page_hash(hashes, save.first_page - 1) if save.first_page else None
+        return Stored(pages, parent, tokens, getattr(request, "lora_request", None))
 
     # -- answers of the ranks ------------------------------------------------------------------------------------------
 

@@ -98,6 +98,16 @@ def tell(llm, store, pools, *, length=700):
     return tokens, cold, local
 
 
+def tell_of_new_weights(llm, tokens, cold, local):
+    """vLLM's word for new weights: what was stored is not found any more, and what is stored from now on is."""
+    forget(llm)
+    check(llm.reset_prefix_cache(reset_connector=True), "the connector's cache is reset")
+    answer = generate(llm, tokens)
+    check(answer.cached == 0, "after new weights nothing old is found", answer.cached)
+    check(answer.tokens == cold.tokens, "after new weights (the same ones, here) the answer is computed")
+    restores_as_its_own_cache(llm, tokens, cold, local, "restored after new weights")
+
+
 def check_objects(store, pools):
     """Counts objects by pool and shard, as the store tells them."""
     found = {}
@@ -115,4 +125,4 @@ def run(model, pools, tp=1, blocks=24, extra=None, **args):
     """The whole story in one engine."""
     with Store() as store:
         llm = ve.llm(model, tp, num_gpu_blocks_override=blocks, kv_transfer_config=switch(store, **(extra or {})), **args)
-        tell(llm, store, pools)
+        tell_of_new_weights(llm, *tell(llm, store, pools))
