@@ -7,6 +7,7 @@ that they reach processes of all ranks while they run.
     moves_nothing(True)   from now on Rank.load reports success and copies nothing: a restore that goes unnoticed then proves nothing
     puts(), loads()       what the ranks were asked to put and load so far, by all processes
     store_lost(True)      from now on Rank.load answers that the store is lost, for each item
+    hold_loads(True)      from now on a Rank.load that starts touches no row until hold_loads(False)
 """
 import json
 import os
@@ -40,6 +41,10 @@ def moves_nothing(on):
 
 def store_lost(on):
     _switch("store-lost", on)
+
+
+def hold_loads(on):
+    _switch("hold-loads", on)
 
 
 def puts():
@@ -165,6 +170,8 @@ def wrap(kvonce):
             reason = kvonce.Reason(0)
         elif (_folder() / "store-lost").exists():
             reason = kvonce.Reason["store_lost"]
+        if (_folder() / "hold-loads").exists():
+            kwargs["after"] = lambda: not (_folder() / "hold-loads").exists()
         if reason is None:
             return load(self, lease, pages, rows, layer_begin, layer_end, *args, **kwargs)
         names = _hexadecimal(pages)

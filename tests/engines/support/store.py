@@ -41,8 +41,10 @@ class Store:
     def pid(self):
         return self._process.pid
 
-    def start(self):
-        """Returns when it is ready. RuntimeError with its log when it does not come."""
+    def start(self, memory=None):
+        """Returns when it is ready. memory: from now on so much. RuntimeError with its log when it does not come."""
+        if memory:
+            self._command[self._command.index("--memory") + 1] = memory
         with open(self._log, "ab") as log:
             self._process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, start_new_session=True)
         # It says one line when it is ready, and ends its output when it is not going to be.
