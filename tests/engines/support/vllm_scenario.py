@@ -58,6 +58,9 @@ def forget(llm, each=900):
     is restored might be restored wrongly and overwrite nothing."""
     config = scheduler(llm).kv_cache_config
     tokens = config.num_blocks * min(group.kv_cache_spec.block_size for group in config.kv_cache_groups)
+    groups = len(config.kv_cache_groups)
+    if groups > 1:  # each takes blocks for a prompt; some give them back before its end
+        tokens = tokens * 2 // groups
     ve.reset(llm)
     for _ in range(-(-tokens // each)):
         generate(llm, prompt(f"overwrites {next(_seeds)}", each), new_tokens=1)
