@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tests of SGLang's engine share: arguments that name kvonce, and one prompt computed, restored, and restored wrongly."""
+import json
+import math
+import shutil
+import tempfile
+from pathlib import Path
+
+from support import check, control, models
+from support import sglang_engine as se
+from support.compare import difference, prompt
+
+PAGE = 16
+PROMPT = 200
+# On a machine with more processes than cores a lookup may wait for its turn.
+PATIENT = {"lookup_ms": 10_000, "load_ms": 60_000}
+
+
+def linker(store, linker="Linker", module="kvonce.sglang", **config):
+    """Arguments of an engine with the external linker on this store."""
+    return {
+        "enable_unified_cache_external_linker": True, "unified_cache_external_linker_backend": "dynamic",
+        "unified_cache_external_linker_config": {
+            "linker": linker, "linker_module_path": module, "linker_extra_config": {"store": store.address, **PATIENT, **config}}}
+
+
+def hicache(store, interface_v1=1, layout="page_first", **config):
+    """Arguments of an engine with HiCache's host pools and its storage on this store."""
+    extra = {"backend_name": "kvonce", "module_path": "kvonce.sglang", "class_name": "HiCacheStorage", "interface_v1": interface_v1,
+             "prefetch_threshold": PAGE, "store": store.address, **PATIENT, **config}
+    return {
+        "enable_hierarchical_cache": True, "hicache_ratio": 2, "hicache_write_policy": "write_through", "hicache_mem_layout": layout,
+        "hicache_storage_backend": "dynamic", "hicache_storage_prefetch_policy": "wait_complete",
+        "hicache_storage_backend_extra_config": json.dumps(extra)}
+
+
+def restored_equals_computed(engine, seed="a", length=PROMPT, name="", before_restore=None):
+    """One prompt: computed, taken from the engine's own cache, and restored from the store after its slots were overwritten."""
+    tokens = prompt(f"{name} {seed}", length)
+    cold = se.generate(engine, tokens)
+    local = se.generate(engine, tokens)
+    se.flush(engine)
+    se.pollute(engine, seed=f"{name} {seed}")
+    if before_restore:
+        before_restore()
+    restored = se.generate(engine, tokens)
+    check(cold.cached == 0, f"{name}: the first run computes the whole prompt", cold.cached)
+    check(local.cached > 0, f"{name}: the engine's own cache serves the second", local.cached)
+    check(restored.cached == local.cached, f"{name}: the store gives back as much as the engine's own cache had", restored.cached, local.cached)
+    check(restored.tokens == cold.tokens, f"{name}: tokens as computed", restored.tokens)
+    check(difference(restored, local) == 0.0, f"{name}: log probabilities as with the engine's own cache, to the last bit",
+          difference(restored, local))
+    print(f"{name}: difference from the run that computed all: {difference(restored, cold):.2e}", flush=True)
+    return tokens, local
+
+
+def control_differs(engine, tokens, right, name="", seed="control", switch=control.moves_nothing):
+    """The same restore with a store that says yes and moves nothing must be seen. The last thing to do with a prompt: what the engine
+    puts back afterwards is wrong."""
+    se.flush(engine)
+    se.pollute(engine, seed=f"{name} {seed}")
+    switch(True)
+    try:
+        wrong = se.generate(engine, tokens)
+    finally:
+        switch(False)
+    check(wrong.cached == right.cached, f"{name}: the control takes the same path", wrong.cached)
+    apart = spread(wrong, right)
+    check(apart > 0.1, f"{name}: a restore that goes wrong is seen in the log probabilities", f"{apart:.3f}")
+
+
+def spread(a, b):
+    """Largest difference of log probabilities up to the first token that differs; that one's included, since both are of the best choice."""
+    apart = 0.0
+    for token_a, token_b, x, y in zip(a.tokens, b.tokens, a.logprobs, b.logprobs):
+        apart = max(apart, abs(x - y))
+        if token_a != token_b:
+            return max(apart, math.inf if apart == 0.0 else apart)
+    return apart
+
+
+def objects_once(store, pool, name=""):
+    """Every page that was put has one object in this pool, whatever the number of ranks."""
+    counts = store.objects()
+    pages = {page for call in control.puts() if call.pool == pool for page in call.pages}
+    check(counts.get((pool, 0)) == len(pages) and (pool, 1) not in counts, f"{name}: one object a page in pool {pool}", counts, len(pages))
+    return len(pages)
+
+
+def objects_per_rank(store, pool, ranks, name=""):
+    """Every page that was put has one object a rank in this pool."""
+    counts = store.objects()
+    pages = {page for call in control.puts() if call.pool == pool for page in call.pages}
+    check([counts.get((pool, rank)) for rank in range(ranks)] == [len(pages)] * ranks, f"{name}: one object a page and rank in pool {pool}",
+          counts, len(pages))
+    return len(pages)
+
+
+def other_weights(model):
+    """A folder with a model of the same shape and other weights."""
+    import torch
+    from safetensors.torch import load_file, save_file
+    source = Path(models.path(model, engine="sglang"))
+    folder = Path(tempfile.mkdtemp(prefix="weights-"))
+    for file in source.iterdir():
+        if file.suffix != ".safetensors":
+            shutil.copy(file, folder)
+    draw = torch.Generator().manual_seed(77)
+    for file in source.glob("*.safetensors"):
+        tensors = load_file(file)
+        changed = {
+            name: one if "norm" in name else torch.randn(one.shape, generator=draw).to(one.dtype) * one.float().std().to(one.dtype)
+            for name, one in tensors.items()}
+        save_file(changed, folder / file.name, metadata={"format": "pt"})
+    return str(folder)
