@@ -77,7 +77,7 @@ function(kvonce_shared_library)
   add_library(kvonce::kvonce ALIAS kvonce_shared)
   set_target_properties(kvonce_shared PROPERTIES OUTPUT_NAME kvonce LINK_DEPENDS "${_map}" VERSION ${PROJECT_VERSION}
                                                  SOVERSION ${PROJECT_VERSION_MAJOR})
-  target_include_directories(kvonce_shared PUBLIC "${PROJECT_SOURCE_DIR}/include")
+  target_include_directories(kvonce_shared PUBLIC "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>")
   target_link_libraries(kvonce_shared PRIVATE kvonce_options kvonce_caf kvonce_xxhash Threads::Threads ${CMAKE_DL_LIBS})
   target_link_options(kvonce_shared PRIVATE "-Wl,--version-script=${_map}" "-Wl,--as-needed")
   if(NOT KVONCE_SANITIZE)

@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Runtimes: options, start and end, the store behind them, namespaces.
+#include "capi/handles.hpp"
+
+#include "runtime/operation_impl.hpp"
+
+using namespace kvonce;        // NOLINT: the C API speaks all of its words
+using namespace kvonce::capi;  // NOLINT
+
+namespace {
+
+kvonce_runtime_options default_options() {
+  const RuntimeConfig from;
+  kvonce_runtime_options to{};
+  to.size = sizeof to;
+  const auto ms = [](std::chrono::milliseconds time) { return static_cast<std::uint64_t>(time.count()); };
+  to.connect_timeout_ms = ms(from.connect_timeout);
+  to.engine_grace_ms = ms(from.engine_grace);
+  to.auto_idle_ms = ms(from.auto_idle);
+  to.grant_base_ms = ms(from.grant_base);
+  to.verify_window_ms = ms(from.verify_window);
+  to.lease_time_ms = ms(from.lease_time);
+  to.auto_bytes = from.auto_bytes;
+  to.arena_bytes = from.arena_bytes;
+  to.capacity_bytes = from.capacity_bytes;
+  to.index_pages = from.index_pages;
+  to.window_bytes = from.window_bytes;
+  to.least_rate = from.least_rate;
+  to.leased_bytes = from.leased_bytes;
+  to.inline_copy_bytes = from.inline_copy_bytes;
+  to.max_clients = from.max_clients;
+  to.partitions = from.partitions;
+  to.ghost_entries = from.ghost_entries;
+  to.verify_sample = from.verify_sample;
+  to.conflict_limit = from.conflict_limit;
+  to.leased_stops = from.leased_stops;
+  to.scheduler_threads = from.scheduler_threads;
+  to.mover_threads = from.mover_threads;
+  to.numa_node = from.numa_node;
+  to.read_only = from.read_only;
+  to.populate = from.populate;
+  to.huge_pages = from.huge_pages.kind();
+  to.checksums = from.checksums;
+  to.demote = from.demote;
+  to.caller_runs = from.caller_runs;
+  return to;
+}
+
+RuntimeConfig to_config(const kvonce_runtime_options& from) {
+  RuntimeConfig to;
+  const auto text = [](const char* given, std::string* field) {
+    if (given != nullptr) *field = given;
+  };
+  text(from.engine_id, &to.engine_id);
+  text(from.store, &to.store);
+  text(from.serve, &to.serve);
+  text(from.serve_group, &to.serve_group);
+  text(from.arena_file, &to.arena_file);
+  text(from.kvonced_path, &to.kvonced_path);
+  text(from.policy, &to.policy);
+  text(from.copy_kernel, &to.copy_kernel);
+  to.connect_timeout = to_ms(from.connect_timeout_ms);
+  to.engine_grace = to_ms(from.engine_grace_ms);
+  to.auto_idle = to_ms(from.auto_idle_ms);
+  to.grant_base = to_ms(from.grant_base_ms);
+  to.verify_window = to_ms(from.verify_window_ms);
+  to.lease_time = to_ms(from.lease_time_ms);
+  to.auto_bytes = from.auto_bytes;
+  to.arena_bytes = from.arena_bytes;
+  to.capacity_bytes = from.capacity_bytes;
+  to.index_pages = from.index_pages;
+  to.window_bytes = from.window_bytes;
+  to.least_rate = from.least_rate;
+  to.leased_bytes = from.leased_bytes;
+  to.inline_copy_bytes = from.inline_copy_bytes;
+  to.max_clients = from.max_clients;
+  to.partitions = from.partitions;
+  to.ghost_entries = from.ghost_entries;
+  to.verify_sample = from.verify_sample;
+  to.conflict_limit = from.conflict_limit;
+  to.leased_stops = from.leased_stops;
+  to.scheduler_threads = from.scheduler_threads;
+  to.mover_threads = from.mover_threads;
+  to.numa_node = from.numa_node;
+  to.read_only = from.read_only != 0;
+  to.populate = from.populate != 0;
+  to.huge_pages = static_cast<HugePages::Kind>(from.huge_pages);
+  to.checksums = from.checksums != 0;
+  to.demote = from.demote != 0;
+  to.caller_runs = from.caller_runs != 0;
+  return to;
+}
+
+/// Empty while the runtime takes calls.
+Error check_open(const kvonce_runtime* runtime) {
+  if (Error wrong = check(runtime, "runtime")) return wrong;
+  const runtime::Call call(*runtime->runtime->impl().core);
+  return call.error;
+}
+
+Error open_namespace(kvonce_runtime* runtime, const char* text, std::uint32_t* ns, bool find_only) {
+  if (Error wrong = check(runtime, "runtime")) return wrong;
+  if (text == nullptr) return null("namespace's text");
+  if (ns == nullptr) return null("namespace's place");
+  const auto made = find_only ? runtime->runtime->find_namespace(text) : runtime->runtime->open_namespace(text);
+  if (made) *ns = made.value.id;
+  return made.error;
+}
+
+}  // namespace
+
+extern "C" {
+
+void kvonce_runtime_options_init_sized(kvonce_runtime_options* options, size_t size) {
+  if (options == nullptr || size < sizeof size) return;
+  kvonce_runtime_options defaults = default_options();
+  std::memset(static_cast<void*>(options), 0, size);
+  std::memcpy(static_cast<void*>(options), &defaults, std::min(size, sizeof defaults));
+  options->size = size;
+}
+
+kvonce_reason kvonce_runtime_start(const kvonce_runtime_options* options, kvonce_runtime** runtime, kvonce_error* error) {
+  return guarded(error, [&]() -> Error {
+    if (runtime == nullptr) return null("runtime's place");
+    kvonce_runtime_options read = default_options();
+    if (Error wrong = read_options(options, "runtime options", &read)) return wrong;
+    if (Error wrong = check_reserved("runtime options", read.reserved)) return wrong;
+    if (read.huge_pages > HugePages::reserved)
+      return bad("runtime options: huge_pages is " + std::to_string(read.huge_pages) + ": must be 0, 1 or 2");
+    auto handle = std::make_unique<kvonce_runtime>();
+    auto started = Runtime::start(to_config(read));
+    if (!started) return std::move(started.error);
+    handle->runtime = std::move(started.value);
+    *runtime = handle.release();
+    return {};
+  });
+}
+
+kvonce_reason kvonce_runtime_stop(kvonce_runtime* runtime, uint64_t timeout_ms, kvonce_error* error) {
+  return guarded(error, [&]() -> Error {
+    if (Error wrong = check(runtime, "runtime")) return wrong;
+    runtime->runtime->stop(to_ms(timeout_ms));
+    return {};
+  });
+}
+
+void kvonce_runtime_free(kvonce_runtime* runtime) {
+  guarded(nullptr, [&]() -> Error {
+    free_handle(runtime);
+    return {};
+  });
+}
+
+int kvonce_runtime_connected(const kvonce_runtime* runtime) { return usable(runtime) && runtime->runtime->connected() ? 1 : 0; }
+uint64_t kvonce_runtime_incarnation(const kvonce_runtime* runtime) {
+  return usable(runtime) ? runtime->runtime->incarnation() : 0;
+}
+
+kvonce_reason kvonce_runtime_wait_connected(const kvonce_runtime* runtime, uint64_t timeout_ms, kvonce_error* error) {
+  return guarded(error, [&]() -> Error {
+    if (Error wrong = check_open(runtime)) return wrong;
+    if (in_callback()) return bad("kvonce_runtime_wait_connected waits, and must not be called from a callback");
+    if (runtime->runtime->wait_connected(to_ms(timeout_ms))) return {};
+    return {Reason::deadline, "the store is not back after " + std::to_string(timeout_ms) + " ms"};
+  });
+}
+
+kvonce_reason kvonce_runtime_drain(kvonce_runtime* runtime, uint64_t timeout_ms, kvonce_error* error) {
+  return guarded(error, [&]() -> Error {
+    if (Error wrong = check(runtime, "runtime")) return wrong;
+    return runtime->runtime->drain(to_ms(timeout_ms));
+  });
+}
+
+kvonce_reason kvonce_runtime_store_start(const kvonce_runtime* runtime, kvonce_store_start* start, kvonce_error* error) {
+  return guarded(error, [&]() -> Error {
+    if (Error wrong = check(runtime, "runtime")) return wrong;
+    if (start == nullptr) return null("result's place");
+    const StoreStart from = runtime->runtime->store_start();
+    kvonce_store_start to{};
+    to.restored_objects = from.restored_objects;
+    to.warm = from.warm;
+    copy_text(to.why_cold, sizeof to.why_cold, from.why_cold);
+    return write_result(to, start, "store start");
+  });
+}
+
+kvonce_reason kvonce_runtime_clients(const kvonce_runtime* runtime, kvonce_client* clients, size_t capacity, size_t* count,
+                                     kvonce_error* error) {
+  return guarded(error, [&]() -> Error {
+    if (Error wrong = check(runtime, "runtime")) return wrong;
+    auto list = runtime->runtime->clients();
+    if (!list) return std::move(list.error);
+    return copy_list(list.value, clients, capacity, count, [](const ClientInfo& from, kvonce_client* to) {
+      *to = {};
+      copy_text(to->engine_id, sizeof to->engine_id, from.engine_id);
+      to->open_grants = from.open_grants;
+      to->quarantined_bytes = from.quarantined_bytes;
+      to->pid = from.pid;
+      to->ranks = from.ranks;
+      to->read_only = from.read_only;
+    });
+  });
+}
+
+kvonce_reason kvonce_runtime_stats(const kvonce_runtime* runtime, kvonce_stats* stats, kvonce_error* error) {
+  return guarded(error, [&]() -> Error {
+    if (Error wrong = check_open(runtime)) return wrong;
+    if (stats == nullptr) return null("result's place");
+    const Stats from = runtime->runtime->stats();
+    kvonce_stats to{};
+    static_assert(kVerdictCount <= std::size(to.verdicts) && kReasonCount <= std::size(to.misses));
+    std::copy(std::begin(from.verdicts), std::end(from.verdicts), to.verdicts);
+    std::copy(std::begin(from.misses), std::end(from.misses), to.misses);
+    to.announced_items = from.announced_items;
+    to.announced_bytes = from.announced_bytes;
+    to.moved_bytes = from.moved_bytes;
+    to.stored_objects = from.stored_objects;
+    to.stored_bytes = from.stored_bytes;
+    to.loaded_items = from.loaded_items;
+    to.loaded_bytes = from.loaded_bytes;
+    to.load_failures = from.load_failures;
+    to.promotions = from.promotions;
+    to.conflicts = from.conflicts;
+    to.divergent = from.divergent;
+    to.demotions = from.demotions;
+    to.samples = from.samples;
+    to.unverified = from.unverified;
+    to.lookups = from.lookups;
+    to.lookup_pages_asked = from.lookup_pages_asked;
+    to.lookup_pages_hit = from.lookup_pages_hit;
+    to.evicted_objects = from.evicted_objects;
+    to.evicted_bytes = from.evicted_bytes;
+    to.evicted_page_sets = from.evicted_page_sets;
+    to.evicted_checkpoint_sets = from.evicted_checkpoint_sets;
+    to.objects_now = from.objects_now;
+    to.pages_now = from.pages_now;
+    to.payload_bytes_now = from.payload_bytes_now;
+    to.slot_bytes_now = from.slot_bytes_now;
+    to.capacity_bytes = from.capacity_bytes;
+    to.arena_slot_bytes = from.arena_slot_bytes;
+    to.free_bytes_now = from.free_bytes_now;
+    to.claims_now = from.claims_now;
+    to.leases_now = from.leases_now;
+    to.leased_bytes_now = from.leased_bytes_now;
+    to.quarantined_bytes_now = from.quarantined_bytes_now;
+    to.rows_lent_now = from.rows_lent_now;
+    to.unverified_pools_now = from.unverified_pools_now;
+    to.events_dropped = from.events_dropped;
+    return write_result(to, stats, "stats");
+  });
+}
+
+kvonce_reason kvonce_runtime_subscribe(kvonce_runtime* runtime,
+                                       void (*callback)(const kvonce_store_event* events, size_t count, void* argument),
+                                       void* argument, kvonce_error* error) {
+  return guarded(error, [&]() -> Error {
+    if (Error wrong = check_open(runtime)) return wrong;
+    if (callback == nullptr) {
+      runtime->runtime->subscribe({});
+      return {};
+    }
+    runtime->runtime->subscribe([callback, argument](std::span<const StoreEvent> events) {
+      std::vector<kvonce_store_event> told(events.size());
+      for (std::size_t i = 0; i < events.size(); ++i) {
+        told[i].pool = events[i].pool.c_str();
+        std::memcpy(told[i].page.bytes, events[i].page.words.data(), sizeof told[i].page.bytes);
+        told[i].kind = static_cast<std::uint32_t>(events[i].kind);
+        told[i].ns = events[i].ns;
+        told[i].shard = events[i].shard;
+      }
+      callback(told.data(), told.size(), argument);
+    });
+    return {};
+  });
+}
+
+kvonce_reason kvonce_runtime_epoch(kvonce_runtime* runtime, const char* name, uint64_t timeout_ms, uint8_t value[16],
+                                   kvonce_error* error) {
+  return guarded(error, [&]() -> Error {
+    if (Error wrong = check(runtime, "runtime")) return wrong;
+    if (name == nullptr) return null("epoch's name");
+    if (value == nullptr) return null("epoch's place");
+    const auto given = runtime->runtime->epoch(name, to_ms_or(timeout_ms, std::chrono::milliseconds{5'000}));
+    if (given) std::copy(given.value.begin(), given.value.end(), value);
+    return given.error;
+  });
+}
+
+kvonce_reason kvonce_namespace_open(kvonce_runtime* runtime, const char* text, uint32_t* ns, kvonce_error* error) {
+  return guarded(error, [&] { return open_namespace(runtime, text, ns, false); });
+}
+
+kvonce_reason kvonce_namespace_find(kvonce_runtime* runtime, const char* text, uint32_t* ns, kvonce_error* error) {
+  return guarded(error, [&] { return open_namespace(runtime, text, ns, true); });
+}
+
+kvonce_reason kvonce_namespace_pools(const kvonce_runtime* runtime, uint32_t ns, kvonce_known_pool* pools, size_t capacity,
+                                     size_t* count, kvonce_error* error) {
+  return guarded(error, [&]() -> Error {
+    if (Error wrong = check(runtime, "runtime")) return wrong;
+    auto list = runtime->runtime->pools({ns});
+    if (!list) return std::move(list.error);
+    return copy_list(list.value, pools, capacity, count, [](const KnownPool& from, kvonce_known_pool* to) {
+      *to = {};
+      copy_text(to->name, sizeof to->name, from.name);
+      to->object_bytes = from.object_bytes;
+      to->shards = from_shards(from.shards);
+    });
+  });
+}
+
+}  // extern "C"
