@@ -44,6 +44,8 @@ fi
 pages=("page 0: stored" "page 1: stored" "restorable: 2 of 2 pages" "layer 0 is there" "layer 3 is there" "loaded bytes are the same")
 loop=("8 of 8 pages are stored")
 
+command -v make > /dev/null || export CMAKE_GENERATOR=Ninja
+
 # The guide's own commands, from a folder that has examples/c, with $HOME/kvonce as the prefix. Its blocks by number: 1 installs (done
 # above), 2 builds by find_package, 3 by pkg-config and make, 4 is what `pages` prints.
 block() {
