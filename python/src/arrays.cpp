@@ -91,7 +91,8 @@ bool view_tensor(nb::handle object, View* view) {
   for (std::int64_t& stride : view->strides) stride *= view->item_bytes;
   view->host = nb::cast<std::string>(nb::str(object.attr("device").attr("type"))) == "cpu";
   const nb::object dtype = object.attr("dtype");
-  const std::string type = nb::cast<std::string>(nb::str(nb::handle(dtype)));  // from an attribute, nb::str takes the object as it is
+  const std::string type =
+      nb::cast<std::string>(nb::str(nb::handle(dtype)));  // from an attribute, nb::str takes the object as it is
   if (type.find("uint") != std::string::npos) view->kind = 'u';
   else if (type.find("int") != std::string::npos && type.find("q") == std::string::npos) view->kind = 'i';
   view->keeper = std::make_unique<ObjectKeeper>(object);
@@ -165,8 +166,8 @@ struct RowReader {
   void check_count(std::int64_t count) const {
     const auto needed = static_cast<std::int64_t>(pages * unit);
     if (count == needed) return;
-    raise_bad(what + " has " + std::to_string(count) + " entries: must be " + std::to_string(needed) + ", " + std::to_string(unit) +
-              " for each of " + std::to_string(pages) + " pages");
+    raise_bad(what + " has " + std::to_string(count) + " entries: must be " + std::to_string(needed) + ", " +
+              std::to_string(unit) + " for each of " + std::to_string(pages) + " pages");
   }
   template <class At>
   void read(const At& at) {
@@ -178,8 +179,8 @@ struct RowReader {
         continue;
       }
       if (index % unit != 0)
-        raise_bad(what + ": entry " + std::to_string(p * unit) + " is " + std::to_string(index) + ": the first of a page must be a multiple of the pool's unit, " +
-                  std::to_string(unit));
+        raise_bad(what + ": entry " + std::to_string(p * unit) + " is " + std::to_string(index) +
+                  ": the first of a page must be a multiple of the pool's unit, " + std::to_string(unit));
       rows[p] = index / unit;
     }
   }
@@ -209,7 +210,8 @@ std::vector<std::int64_t> read_rows(nb::handle indices, std::size_t pages, std::
     return std::move(reader.rows);
   }
   View view;
-  if (!view_array(indices, false, &view)) raise_bad(what + " is a " + kind_name(indices) + ": must be an integer array, a range or a list");
+  if (!view_array(indices, false, &view))
+    raise_bad(what + " is a " + kind_name(indices) + ": must be an integer array, a range or a list");
   if (!view.host) raise_bad(what + " lies on a device: row indices must be in host memory");
   if (view.kind == '?' || view.item_bytes > 8) raise_bad(what + " is no array of integers");
   if (view.shape.size() != 1) raise_bad(what + " has " + std::to_string(view.shape.size()) + " axes: must have one");
@@ -230,7 +232,8 @@ PageHash read_page(nb::handle page) {
     return *found;
   }
   View view;
-  if (!view_array(page, false, &view)) raise_bad("a page hash is a " + kind_name(page) + ": must be 32 bytes, or 64 hexadecimal digits");
+  if (!view_array(page, false, &view))
+    raise_bad("a page hash is a " + kind_name(page) + ": must be 32 bytes, or 64 hexadecimal digits");
   if (!view.host || view.shape.size() != 1 || view.shape[0] != 32 || view.strides[0] != 1 || view.item_bytes != 1)
     raise_bad("a page hash of another size: must be 32 bytes, or 64 hexadecimal digits");
   return page_of_bytes(view.data);
@@ -243,7 +246,8 @@ std::vector<PageHash> read_pages(nb::handle pages) {
     for (Py_ssize_t i = 0; i < count; ++i) {
       const nb::handle item = at(pages.ptr(), i);
       // The common case without a buffer's bookkeeping.
-      if (PyBytes_Check(item.ptr()) && PyBytes_Size(item.ptr()) == 32) hashes.push_back(page_of_bytes(PyBytes_AsString(item.ptr())));
+      if (PyBytes_Check(item.ptr()) && PyBytes_Size(item.ptr()) == 32)
+        hashes.push_back(page_of_bytes(PyBytes_AsString(item.ptr())));
       else hashes.push_back(read_page(item));
     }
   };
@@ -257,7 +261,8 @@ std::vector<PageHash> read_pages(nb::handle pages) {
   }
   View view;
   if (PyUnicode_Check(pages.ptr()) != 0 || !view_array(pages, false, &view))
-    raise_bad("pages are a " + kind_name(pages) + ": must be bytes of n * 32, an (n, 32) uint8 array, or a list of 32-byte hashes");
+    raise_bad("pages are a " + kind_name(pages) +
+              ": must be bytes of n * 32, an (n, 32) uint8 array, or a list of 32-byte hashes");
   const bool flat = view.shape.size() == 1 && view.strides[0] == view.item_bytes;
   const bool table = view.shape.size() == 2 && view.item_bytes == 1 && view.shape[1] == 32 && view.strides[1] == 1;
   if (!view.host) raise_bad("pages lie on a device: must be in host memory");
@@ -267,7 +272,8 @@ std::vector<PageHash> read_pages(nb::handle pages) {
   }
   const std::int64_t bytes = flat ? view.shape[0] * view.item_bytes : -1;
   if (bytes < 0 || view.item_bytes != 1 || bytes % 32 != 0)
-    raise_bad("pages are " + (bytes < 0 ? "an array of another shape" : std::to_string(bytes) + " bytes") + ": must be n * 32 bytes or an (n, 32) uint8 array");
+    raise_bad("pages are " + (bytes < 0 ? "an array of another shape" : std::to_string(bytes) + " bytes") +
+              ": must be n * 32 bytes or an (n, 32) uint8 array");
   for (std::int64_t at = 0; at < bytes; at += 32) hashes.push_back(page_of_bytes(view.data + at));
   return hashes;
 }
@@ -285,14 +291,17 @@ Memory read_layer(nb::handle layer, bool hip, const std::string& what) {
     if (view_buffer(layer, false, &read_only)) raise_bad(what + " is read-only: loads write to it");
     raise_bad(what + " is a " + kind_name(layer) + ": must be an array (buffer protocol, DLPack, torch tensor) or kvonce.Layer");
   }
-  if (view.host == hip) raise_bad(what + (view.host ? " lies in host memory: the pool is declared as memory='hip'" : " lies on a device: the pool is declared as memory='host'"));
+  if (view.host == hip)
+    raise_bad(what + (view.host ? " lies in host memory: the pool is declared as memory='hip'"
+                                : " lies on a device: the pool is declared as memory='host'"));
   if (view.shape.empty()) raise_bad(what + " has no axis: rows lie along the first one");
   const auto bytes = row_bytes(view);
   if (!bytes) raise_bad(what + ": one row is not contiguous; only the first axis may have a stride of its own");
   std::int64_t stride = view.strides[0];
   if (view.shape[0] <= 1) stride = static_cast<std::int64_t>(*bytes);
   if (*bytes == 0 || stride < static_cast<std::int64_t>(*bytes))
-    raise_bad(what + ": rows of " + std::to_string(*bytes) + " bytes that lie " + std::to_string(stride) + " bytes apart: they must not overlap or run backwards");
+    raise_bad(what + ": rows of " + std::to_string(*bytes) + " bytes that lie " + std::to_string(stride) +
+              " bytes apart: they must not overlap or run backwards");
   memory.buffer = {view.data, static_cast<std::uint64_t>(stride), *bytes};
   memory.rows = static_cast<std::uint64_t>(view.shape[0]);
   memory.keeper = std::move(view.keeper);

@@ -45,7 +45,8 @@ struct Memory {
   std::unique_ptr<Keeper> keeper;
 };
 
-/// A layer: kvonce.Layer, or an array whose rows lie along its first axis, each of them contiguous and writable. `hip`: device memory.
+/// A layer: kvonce.Layer, or an array whose rows lie along its first axis, each of them contiguous and writable. `hip`: device
+/// memory.
 Memory read_layer(nb::handle layer, bool hip, const std::string& what);
 
 }  // namespace kvonce::python

@@ -17,7 +17,8 @@ struct Classes {
 } g_classes;
 
 [[noreturn]] void raise_class(PyObject* type, Reason reason, const std::string& text) {
-  const nb::object value = nb::handle(type)(nb::str(to_string(reason).data(), to_string(reason).size()), nb::str(text.data(), text.size()));
+  const nb::object value =
+      nb::handle(type)(nb::str(to_string(reason).data(), to_string(reason).size()), nb::str(text.data(), text.size()));
   PyErr_SetObject(type, value.ptr());
   throw nb::python_error();
 }
@@ -47,7 +48,8 @@ void raise_forked() {
 }
 
 std::chrono::milliseconds milliseconds(double seconds, const char* what) {
-  if (!std::isfinite(seconds) || seconds < 0 || seconds > 1e9) raise_bad(std::string(what) + " is " + std::to_string(seconds) + ": must be seconds, 0 or more");
+  if (!std::isfinite(seconds) || seconds < 0 || seconds > 1e9)
+    raise_bad(std::string(what) + " is " + std::to_string(seconds) + ": must be seconds, 0 or more");
   return std::chrono::milliseconds(static_cast<std::int64_t>(std::ceil(seconds * 1e3)));
 }
 
@@ -57,7 +59,8 @@ void bind_errors(nb::module_& module) {
   g_classes = {take("Error"), take("BadArgument"), take("StoreLost"), take("Deadline"), take("Closed"), take("Forked")};
 
   nb::enum_<Verdict> verdicts(module, "Verdict", nb::is_arithmetic(), "What became of one item of a put.");
-  for (std::size_t v = 0; v < kVerdictCount; ++v) verdicts.value(to_string(static_cast<Verdict>(v)).data(), static_cast<Verdict>(v));
+  for (std::size_t v = 0; v < kVerdictCount; ++v)
+    verdicts.value(to_string(static_cast<Verdict>(v)).data(), static_cast<Verdict>(v));
   nb::enum_<Reason> reasons(module, "Reason", nb::is_arithmetic(), "Why; one list for puts, lookups, loads and errors.");
   nb::list names;
   for (std::size_t r = 0; r < kReasonCount; ++r) {

@@ -24,7 +24,6 @@ inline void check(const Error& error) {
 /// Seconds to milliseconds, rounded up. `what` names the argument.
 std::chrono::milliseconds milliseconds(double seconds, const char* what);
 
-
 void bind_errors(nb::module_& module);
 
 }  // namespace kvonce::python

@@ -116,7 +116,8 @@ bool Future::wait(std::optional<double> timeout) const {
 }
 
 nb::object Future::result(std::optional<double> timeout) const {
-  if (!wait(timeout)) raise({Reason::deadline, "not done within " + std::to_string(*timeout) + " s; the call itself goes on to its own deadline"});
+  if (!wait(timeout))
+    raise({Reason::deadline, "not done within " + std::to_string(*timeout) + " s; the call itself goes on to its own deadline"});
   return make_result();
 }
 
@@ -149,7 +150,9 @@ nb::object PutFuture::make_result() const {
 }
 void PutFuture::cancel_operation() const { static_cast<PutOperation&>(operation()).cancel(); }
 
-nb::object LoadFuture::make_result() const { return nb::cast(LoadResult{{load().results().begin(), load().results().end()}, load().loaded(), map_}); }
+nb::object LoadFuture::make_result() const {
+  return nb::cast(LoadResult{{load().results().begin(), load().results().end()}, load().loaded(), map_});
+}
 void LoadFuture::cancel_operation() const { load().cancel(); }
 
 std::uint32_t LoadFuture::layers_done() const {
@@ -168,37 +171,58 @@ namespace {
 void bind_results(nb::module_& module) {
   nb::class_<PutResult>(module, "PutResult", "What a put answered, per page and pool.")
       .def_ro("succeeded", &PutResult::succeeded, "Items that are stored now, by whomever.")
-      .def_prop_ro("items", [](const PutResult& r) { return r.items.size(); }, "Pages x pools that had a row.")
-      .def_prop_ro("ok", [](const PutResult& r) { return r.succeeded == r.items.size(); }, "Whether all items are stored.")
-      .def_prop_ro("retry_after", [](const PutResult& r) { return retry_after_ms(r) / 1e3; },
-                   "Seconds after which what was rejected may be tried again; 0 where nothing was.")
-      .def("verdicts", [](const PutResult& r, nb::handle pool) { return r.map->per_page(pool, [&](std::size_t i) { return r.items[i].verdict; }); },
-           nb::arg("pool"), nb::sig("def verdicts(self, pool: Pool | str) -> bytes"), "One kvonce.Verdict value per page; 0 where the page had no row in that pool.")
-      .def("reasons", [](const PutResult& r, nb::handle pool) { return r.map->per_page(pool, [&](std::size_t i) { return r.items[i].reason; }); },
-           nb::arg("pool"), nb::sig("def reasons(self, pool: Pool | str) -> bytes"), "One kvonce.Reason value per page; 0 where there is none.")
-      .def("causes",
-           [](const PutResult& r) {
-             nb::dict causes;
-             for (const PutItemResult& item : r.items)
-               if (!is_success(item.verdict)) count(causes, cause_of(item));
-             return causes;
-           },
-           nb::sig("def causes(self) -> dict[str, int]"), "Number of items by what kept them from being stored, as 'rejected: no_space'.");
+      .def_prop_ro(
+          "items", [](const PutResult& r) { return r.items.size(); }, "Pages x pools that had a row.")
+      .def_prop_ro(
+          "ok", [](const PutResult& r) { return r.succeeded == r.items.size(); }, "Whether all items are stored.")
+      .def_prop_ro(
+          "retry_after", [](const PutResult& r) { return retry_after_ms(r) / 1e3; },
+          "Seconds after which what was rejected may be tried again; 0 where nothing was.")
+      .def(
+          "verdicts",
+          [](const PutResult& r, nb::handle pool) {
+            return r.map->per_page(pool, [&](std::size_t i) { return r.items[i].verdict; });
+          },
+          nb::arg("pool"), nb::sig("def verdicts(self, pool: Pool | str) -> bytes"),
+          "One kvonce.Verdict value per page; 0 where the page had no row in that pool.")
+      .def(
+          "reasons",
+          [](const PutResult& r, nb::handle pool) {
+            return r.map->per_page(pool, [&](std::size_t i) { return r.items[i].reason; });
+          },
+          nb::arg("pool"), nb::sig("def reasons(self, pool: Pool | str) -> bytes"),
+          "One kvonce.Reason value per page; 0 where there is none.")
+      .def(
+          "causes",
+          [](const PutResult& r) {
+            nb::dict causes;
+            for (const PutItemResult& item : r.items)
+              if (!is_success(item.verdict)) count(causes, cause_of(item));
+            return causes;
+          },
+          nb::sig("def causes(self) -> dict[str, int]"),
+          "Number of items by what kept them from being stored, as 'rejected: no_space'.");
 
   nb::class_<LoadResult>(module, "LoadResult", "What a load answered, per page and pool.")
       .def_ro("loaded", &LoadResult::loaded, "Items whose bytes are in place and verified.")
-      .def_prop_ro("items", [](const LoadResult& r) { return r.items.size(); }, "Pages x pools that had a row.")
-      .def_prop_ro("ok", [](const LoadResult& r) { return r.loaded == r.items.size(); }, "Whether all items were loaded.")
-      .def("reasons", [](const LoadResult& r, nb::handle pool) { return r.map->per_page(pool, [&](std::size_t i) { return r.items[i]; }); },
-           nb::arg("pool"), nb::sig("def reasons(self, pool: Pool | str) -> bytes"), "One kvonce.Reason value per page; 0: loaded, or no row in that pool.")
-      .def("causes",
-           [](const LoadResult& r) {
-             nb::dict causes;
-             for (const Reason reason : r.items)
-               if (reason != Reason::none) count(causes, optional_reason(reason));
-             return causes;
-           },
-           nb::sig("def causes(self) -> dict[str, int]"), "Number of items by the reason why they were not loaded.");
+      .def_prop_ro(
+          "items", [](const LoadResult& r) { return r.items.size(); }, "Pages x pools that had a row.")
+      .def_prop_ro(
+          "ok", [](const LoadResult& r) { return r.loaded == r.items.size(); }, "Whether all items were loaded.")
+      .def(
+          "reasons",
+          [](const LoadResult& r, nb::handle pool) { return r.map->per_page(pool, [&](std::size_t i) { return r.items[i]; }); },
+          nb::arg("pool"), nb::sig("def reasons(self, pool: Pool | str) -> bytes"),
+          "One kvonce.Reason value per page; 0: loaded, or no row in that pool.")
+      .def(
+          "causes",
+          [](const LoadResult& r) {
+            nb::dict causes;
+            for (const Reason reason : r.items)
+              if (reason != Reason::none) count(causes, optional_reason(reason));
+            return causes;
+          },
+          nb::sig("def causes(self) -> dict[str, int]"), "Number of items by the reason why they were not loaded.");
 
   nb::class_<LookupResult>(module, "Lookup", "Which prefix lengths are restorable, and why no more.")
       .def_ro("pages", &LookupResult::restorable_pages, "Deepest restorable prefix, in pages.")
@@ -206,15 +230,26 @@ void bind_results(nb::module_& module) {
       .def_ro("every_stop", &LookupResult::every_stop, "Whether each length up to `pages` is restorable.")
       .def_ro("stops", &LookupResult::stops, "Otherwise: all restorable lengths, ascending.")
       .def_ro("leased_stops", &LookupResult::leased_stops, "Those whose trailing pools the lease covers.")
-      .def_prop_ro("lease", [](const LookupResult& r) { return r.lease ? nb::cast(Lease{r.lease}) : nb::object(nb::none()); },
-                   nb::sig("def lease(self) -> Lease | None"), "Keeps the pages from eviction until it is released or ends; None: nothing is leased.")
-      .def_prop_ro("lease_left", [](const LookupResult& r) { return static_cast<double>(r.lease_left.count()) / 1e3; }, "Seconds that the lease holds from the answer on.")
+      .def_prop_ro(
+          "lease", [](const LookupResult& r) { return r.lease ? nb::cast(Lease{r.lease}) : nb::object(nb::none()); },
+          nb::sig("def lease(self) -> Lease | None"),
+          "Keeps the pages from eviction until it is released or ends; None: nothing is leased.")
+      .def_prop_ro(
+          "lease_left", [](const LookupResult& r) { return static_cast<double>(r.lease_left.count()) / 1e3; },
+          "Seconds that the lease holds from the answer on.")
       .def_ro("first_missing", &LookupResult::first_missing, "The first page that is not restorable.")
-      .def_prop_ro("reason", [](const LookupResult& r) { return r.reason == Reason::none ? nb::object(nb::none()) : nb::object(nb::cast(optional_reason(r.reason))); },
-                   nb::sig("def reason(self) -> str | None"), "Why it is not, one of kvonce.REASONS; None: all are.")
-      .def_ro("missing_pool", &LookupResult::missing_pool, "The pool that lacks it, where the reason is group_incomplete; else empty.")
+      .def_prop_ro(
+          "reason",
+          [](const LookupResult& r) {
+            return r.reason == Reason::none ? nb::object(nb::none()) : nb::object(nb::cast(optional_reason(r.reason)));
+          },
+          nb::sig("def reason(self) -> str | None"), "Why it is not, one of kvonce.REASONS; None: all are.")
+      .def_ro("missing_pool", &LookupResult::missing_pool,
+              "The pool that lacks it, where the reason is group_incomplete; else empty.")
       .def_ro("missing_shard", &LookupResult::missing_shard, "The shard of that pool.")
-      .def_prop_ro("retry_after", [](const LookupResult& r) { return r.retry_after_ms / 1e3; }, "Seconds to wait, where the reason is busy.")
+      .def_prop_ro(
+          "retry_after", [](const LookupResult& r) { return r.retry_after_ms / 1e3; },
+          "Seconds to wait, where the reason is busy.")
       .def_ro("optional_missing", &LookupResult::optional_missing, "Optional pools that do not cover the whole prefix.")
       .def("__repr__", [](const LookupResult& r) {
         return "<kvonce.Lookup of " + std::to_string(r.restorable_pages) + " pages, " +
@@ -234,10 +269,13 @@ void bind_futures(nb::module_& module) {
       .def("result", &Future::result, timeout, nb::sig("def result(self, timeout: float | None = None) -> typing.Any"),
            "Waits for the result. Raises Deadline when it is not there in time; the call goes on.")
       .def("cancel", &Future::cancel, "Ends what has not begun. The rows are back when the future is done, not before.")
-      .def("add_done_callback", [](nb::handle self, nb::handle call) { nb::cast<const Future&>(self).add_done_callback(self, call); }, nb::arg("fn"),
-           nb::sig("def add_done_callback(self, fn: collections.abc.Callable[[typing.Self], object]) -> None"),
-           "Calls fn(future) once it is done, always on the one thread that kvonce keeps for that: fn should be short.");
-  nb::class_<LookupFuture, Future>(module, "LookupFuture", "Answers a Lookup; raises StoreLost or Deadline where there is no answer.");
+      .def(
+          "add_done_callback",
+          [](nb::handle self, nb::handle call) { nb::cast<const Future&>(self).add_done_callback(self, call); }, nb::arg("fn"),
+          nb::sig("def add_done_callback(self, fn: collections.abc.Callable[[typing.Self], object]) -> None"),
+          "Calls fn(future) once it is done, always on the one thread that kvonce keeps for that: fn should be short.");
+  nb::class_<LookupFuture, Future>(module, "LookupFuture",
+                                   "Answers a Lookup; raises StoreLost or Deadline where there is no answer.");
   nb::class_<PutFuture, Future>(module, "PutFuture", "Answers a PutResult. Until then the rows must not change.");
   nb::class_<LoadFuture, Future>(module, "LoadFuture", "Answers a LoadResult. Until then the rows may be written to.")
       .def_prop_ro("layers_done", &LoadFuture::layers_done, "All pages' layers below this one are in place and verified.")

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the wheel puts on PATH as `kvonce` and `kvonced`: finds the program of that name in the package and becomes it. It needs libc
-// alone. The programs themselves need bundled libraries, which they find beside the package only, where they lie.
+// What the wheel puts on PATH as `kvonce` and `kvonced`: finds the program of that name in the package and becomes it. It needs
+// libc alone. The programs themselves need bundled libraries, which they find beside the package only, where they lie.
 #include <dirent.h>
 #include <errno.h>
 #include <limits.h>
@@ -34,7 +34,8 @@ static void look_in(const char* prefix, const char* folder) {
     static const char* const kPackages[] = {"site-packages", "dist-packages"};
     for (size_t i = 0; i < 2; ++i) {
       char middle[PATH_MAX];
-      if (snprintf(middle, sizeof middle, "/%s/%s/%s", folder, entry->d_name, kPackages[i]) < (int)sizeof middle) look(prefix, middle, minor);
+      if (snprintf(middle, sizeof middle, "/%s/%s/%s", folder, entry->d_name, kPackages[i]) < (int)sizeof middle)
+        look(prefix, middle, minor);
     }
   }
   closedir(entries);
@@ -60,7 +61,9 @@ int main(int argc, char** argv) {
   // pip install --target
   if (found_minor < 0) look(prefix, "", 0);
   if (found_minor < 0) {
-    fprintf(stderr, "%s: the Python package kvonce is in no lib/python3.*/site-packages below %s: install it again, or run python -m kvonce.selftest\n",
+    fprintf(stderr,
+            "%s: the Python package kvonce is in no lib/python3.*/site-packages below %s: install it again, or run python -m "
+            "kvonce.selftest\n",
             KVONCE_PROGRAM, prefix);
     return 127;
   }

@@ -31,27 +31,48 @@ struct Option {
   std::variant<Text, Flag, Number, Whole, Huge, Time, Size, Count> field;
 };
 
-#define KVONCE_FIELD(name) Option{#name, &RuntimeConfig::name}
-#define KVONCE_SIZE(name) Option{#name, Size{&RuntimeConfig::name}}
+#define KVONCE_FIELD(name) \
+  Option { #name, &RuntimeConfig::name }
+#define KVONCE_SIZE(name)                \
+  Option {                               \
+#name, Size { &RuntimeConfig::name } \
+  }
 const std::vector<Option>& options() {
   static const std::vector<Option> kOptions{
-      KVONCE_FIELD(connect_timeout),   KVONCE_FIELD(read_only),
-      KVONCE_FIELD(serve),             KVONCE_FIELD(serve_group),
-      KVONCE_FIELD(max_clients),       KVONCE_FIELD(engine_grace),
-      KVONCE_FIELD(arena_file),        KVONCE_FIELD(numa_node),
-      KVONCE_SIZE(auto_bytes),         KVONCE_FIELD(auto_idle),
-      KVONCE_FIELD(kvonced_path),      KVONCE_SIZE(arena_bytes),
-      KVONCE_SIZE(capacity_bytes),     Option{"index_pages", Count{&RuntimeConfig::index_pages}},
-      KVONCE_FIELD(populate),          KVONCE_FIELD(huge_pages),
-      KVONCE_FIELD(partitions),        KVONCE_FIELD(ghost_entries),
-      KVONCE_FIELD(policy),            KVONCE_FIELD(checksums),
-      KVONCE_SIZE(window_bytes),       KVONCE_FIELD(grant_base),
-      KVONCE_SIZE(least_rate),         KVONCE_FIELD(verify_sample),
-      KVONCE_FIELD(verify_window),     KVONCE_FIELD(conflict_limit),
-      KVONCE_FIELD(demote),            KVONCE_FIELD(lease_time),
-      KVONCE_SIZE(leased_bytes),       KVONCE_FIELD(leased_stops),
-      KVONCE_FIELD(scheduler_threads), KVONCE_FIELD(mover_threads),
-      KVONCE_FIELD(copy_kernel),       KVONCE_SIZE(inline_copy_bytes),
+      KVONCE_FIELD(connect_timeout),
+      KVONCE_FIELD(read_only),
+      KVONCE_FIELD(serve),
+      KVONCE_FIELD(serve_group),
+      KVONCE_FIELD(max_clients),
+      KVONCE_FIELD(engine_grace),
+      KVONCE_FIELD(arena_file),
+      KVONCE_FIELD(numa_node),
+      KVONCE_SIZE(auto_bytes),
+      KVONCE_FIELD(auto_idle),
+      KVONCE_FIELD(kvonced_path),
+      KVONCE_SIZE(arena_bytes),
+      KVONCE_SIZE(capacity_bytes),
+      Option{"index_pages", Count{&RuntimeConfig::index_pages}},
+      KVONCE_FIELD(populate),
+      KVONCE_FIELD(huge_pages),
+      KVONCE_FIELD(partitions),
+      KVONCE_FIELD(ghost_entries),
+      KVONCE_FIELD(policy),
+      KVONCE_FIELD(checksums),
+      KVONCE_SIZE(window_bytes),
+      KVONCE_FIELD(grant_base),
+      KVONCE_SIZE(least_rate),
+      KVONCE_FIELD(verify_sample),
+      KVONCE_FIELD(verify_window),
+      KVONCE_FIELD(conflict_limit),
+      KVONCE_FIELD(demote),
+      KVONCE_FIELD(lease_time),
+      KVONCE_SIZE(leased_bytes),
+      KVONCE_FIELD(leased_stops),
+      KVONCE_FIELD(scheduler_threads),
+      KVONCE_FIELD(mover_threads),
+      KVONCE_FIELD(copy_kernel),
+      KVONCE_SIZE(inline_copy_bytes),
       KVONCE_FIELD(caller_runs),
   };
   return kOptions;
@@ -105,7 +126,9 @@ struct Setter {
     if (!PyBool_Check(value.ptr())) wrong("True or False");
     config.*field = value.is(Py_True);
   }
-  void operator()(Number field) const { config.*field = static_cast<std::uint32_t>(number(~std::uint32_t{0}, "a whole number, 0 or more")); }
+  void operator()(Number field) const {
+    config.*field = static_cast<std::uint32_t>(number(~std::uint32_t{0}, "a whole number, 0 or more"));
+  }
   void operator()(Whole field) const {
     if (PyBool_Check(value.ptr()) || !nb::try_cast(value, config.*field, false)) {
       PyErr_Clear();
@@ -153,7 +176,8 @@ RuntimeConfig read_options(const std::string& engine_id, const std::string& stor
   config.store = store;
   for (const auto& [key, value] : given) {
     const std::string name = nb::cast<std::string>(key);
-    const auto found = std::find_if(options().begin(), options().end(), [&](const Option& option) { return name == option.name; });
+    const auto found =
+        std::find_if(options().begin(), options().end(), [&](const Option& option) { return name == option.name; });
     if (found == options().end()) refuse(name);
     std::visit(Setter{config, name, value}, found->field);
   }

@@ -12,8 +12,8 @@ namespace kvonce::python {
 namespace {
 
 // When the interpreter ends, it ends other threads where they next ask for its lock, by unwinding their stacks; a C++ frame that
-// catches everything, as nanobind's do, does not survive that. So no thread may ask for the lock inside of us any more from then on,
-// and none runs Python code there that could. Threads that do so stay where they are instead.
+// catches everything, as nanobind's do, does not survive that. So no thread may ask for the lock inside of us any more from then
+// on, and none runs Python code there that could. Threads that do so stay where they are instead.
 
 // Threads that wait for the interpreter's lock inside of us.
 std::atomic<int> g_taking{0};

@@ -80,8 +80,9 @@ void run_aside(std::function<void()> job);
 /// True on the thread that handles signals: the process's first.
 inline bool handles_signals() noexcept { return gettid() == getpid(); }
 
-/// The result of a C++ call that may block with no limit that we could cut into slices. On the thread that handles signals another
-/// one makes the call, so that Ctrl-C is seen at once; the call itself goes on to its own deadline, and `call` owns all it uses.
+/// The result of a C++ call that may block with no limit that we could cut into slices. On the thread that handles signals
+/// another one makes the call, so that Ctrl-C is seen at once; the call itself goes on to its own deadline, and `call` owns all
+/// it uses.
 template <class Call>
 auto ask(Call call) -> std::invoke_result_t<Call&> {
   using Value = std::invoke_result_t<Call&>;

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <deque>
 
 #include "python/src/futures.hpp"
 #include "python/src/lease.hpp"
@@ -19,15 +18,24 @@ struct PyComponent {
   std::string name;
   nb::list layers;
 };
-struct PyEvent {
-  Event event;
-  pid_t pid = getpid();
-
+class PyEvent {
+ public:
+  PyEvent() : event_(Event::make()) {}
+  ~PyEvent() {
+    // What waits for it belongs to threads that a child does not have.
+    if (foreign(pid_)) new Event(std::move(event_));
+  }
+  PyEvent(const PyEvent&) = delete;
+  PyEvent& operator=(const PyEvent&) = delete;
   const Event& use() const {
     stay_when_ending();
-    if (pid != getpid()) raise_forked();
-    return event;
+    if (pid_ != getpid()) raise_forked();
+    return event_;
   }
+
+ private:
+  Event event_;
+  pid_t pid_ = getpid();
 };
 
 // A function in Python that is asked whether something is ready takes the interpreter's lock each time: not more often than this.
@@ -58,7 +66,8 @@ Event event_of_function(nb::handle function) {
 Event event_of(nb::handle after) {
   if (after.is_none()) return {};
   if (PyEvent* event = nullptr; nb::try_cast(after, event)) return event->use();
-  if (PyCallable_Check(after.ptr()) == 0) raise_bad("after: must be None, a kvonce.Event or a function that answers True when ready");
+  if (PyCallable_Check(after.ptr()) == 0)
+    raise_bad("after: must be None, a kvonce.Event or a function that answers True when ready");
   return event_of_function(after);
 }
 
@@ -71,7 +80,9 @@ AckLevel level_of(const std::string& level) {
 /// Index on each axis, from a flat index or a tuple; how many there are comes from the group.
 std::optional<Coordinates> shard_of(nb::handle shard, const ShardCounts& counts, const std::string& pool) {
   if (shard.is_none()) return {};
-  const auto part = [](std::uint64_t index, std::uint16_t of) { return AxisPart{static_cast<std::uint16_t>(std::min<std::uint64_t>(index, 65'535)), of}; };
+  const auto part = [](std::uint64_t index, std::uint16_t of) {
+    return AxisPart{static_cast<std::uint16_t>(std::min<std::uint64_t>(index, 65'535)), of};
+  };
   if (PyTuple_Check(shard.ptr()) || PyList_Check(shard.ptr())) {
     std::vector<std::uint64_t> indices;
     if (!nb::try_cast(shard, indices) || indices.size() != 3) {
@@ -85,11 +96,13 @@ std::optional<Coordinates> shard_of(nb::handle shard, const ShardCounts& counts,
     PyErr_Clear();
     raise_bad("pool '" + pool + "': shard must be None, (tp, pp, cp), or a flat index below " + std::to_string(counts.count()));
   }
-  return Coordinates{part(flat % counts.tp, counts.tp), part(flat / counts.tp % counts.pp, counts.pp), part(flat / counts.tp / counts.pp, counts.cp)};
+  return Coordinates{part(flat % counts.tp, counts.tp), part(flat / counts.tp % counts.pp, counts.pp),
+                     part(flat / counts.tp / counts.pp, counts.cp)};
 }
 
-PyPool register_pool(const PyRank& self, const std::string& name, const nb::sequence& components, std::optional<std::uint64_t> rows, nb::handle shard,
-                     std::uint32_t unit, const std::string& memory, std::int32_t device) {
+PyPool register_pool(const PyRank& self, const std::string& name, const nb::sequence& components,
+                     std::optional<std::uint64_t> rows, nb::handle shard, std::uint32_t unit, const std::string& memory,
+                     std::int32_t device) {
   self.box->use();
   if (unit < 1) raise_bad("pool '" + name + "': unit is 0: must be 1 or more");
   if (memory != "host" && memory != "hip") raise_bad("pool '" + name + "': memory is '" + memory + "': must be 'host' or 'hip'");
@@ -115,11 +128,14 @@ PyPool register_pool(const PyRank& self, const std::string& name, const nb::sequ
       if (read.rows == 0) continue;
       if (!found) found = read.rows;
       const bool fits = rows ? read.rows >= *rows : read.rows == *found;
-      if (!fits) raise_bad(what + " has " + std::to_string(read.rows) + " rows, and " + (rows ? "rows is " : "the layers before it have ") + std::to_string(*found));
+      if (!fits)
+        raise_bad(what + " has " + std::to_string(read.rows) + " rows, and " +
+                  (rows ? "rows is " : "the layers before it have ") + std::to_string(*found));
     }
     state->layers = std::max(state->layers, static_cast<std::uint32_t>(made.layers.size()));
   }
-  if (!found && !spec.components.empty()) raise_bad("pool '" + name + "': rows must be given where no layer tells how many it has");
+  if (!found && !spec.components.empty())
+    raise_bad("pool '" + name + "': rows must be given where no layer tells how many it has");
   spec.rows = found.value_or(0);
   auto registered = ask([rank = self.box->shared(), spec] { return rank->register_pool(spec); });
   check(registered.error);
@@ -139,7 +155,8 @@ void unregister(const PyPool& self, double timeout) {
   const auto until = Clock::now() + milliseconds(timeout, "timeout");
   Error error;
   const bool ended = wait_in_slices(until, [&](std::chrono::nanoseconds time) {
-    error = rank->unregister_pool(pool.handle, std::max(std::chrono::ceil<std::chrono::milliseconds>(time), std::chrono::milliseconds{1}));
+    error = rank->unregister_pool(pool.handle,
+                                  std::max(std::chrono::ceil<std::chrono::milliseconds>(time), std::chrono::milliseconds{1}));
     return error.reason != Reason::deadline;
   });
   if (!ended || error) raise(error);
@@ -176,8 +193,8 @@ struct Batch {
   }
 };
 
-nb::object put(const PyRank& self, nb::handle pages, const nb::dict& rows, nb::handle parent, std::uint32_t first_depth, nb::handle after,
-               const std::string& level, double timeout) {
+nb::object put(const PyRank& self, nb::handle pages, const nb::dict& rows, nb::handle parent, std::uint32_t first_depth,
+               nb::handle after, const std::string& level, double timeout) {
   Rank& rank = self.box->use();
   PutBatch batch;
   batch.pages = read_pages(pages);
@@ -185,7 +202,9 @@ nb::object put(const PyRank& self, nb::handle pages, const nb::dict& rows, nb::h
   batch.first_depth = first_depth;
   Batch items(*self.box, rows, batch.pages.size());
   batch.items.reserve(batch.pages.size() * items.rows.size());
-  items.each([&](std::size_t page, PoolHandle pool, std::uint64_t row) { batch.items.push_back({static_cast<std::uint32_t>(page), pool, row}); });
+  items.each([&](std::size_t page, PoolHandle pool, std::uint64_t row) {
+    batch.items.push_back({static_cast<std::uint32_t>(page), pool, row});
+  });
   const auto done = std::make_shared<Done>();
   PutOptions options{event_of(after), level_of(level), milliseconds(timeout, "timeout"), tell(done)};
   auto started = unlocked([&] { return rank.put(std::move(batch), std::move(options)); });
@@ -194,7 +213,8 @@ nb::object put(const PyRank& self, nb::handle pages, const nb::dict& rows, nb::h
 }
 
 nb::object load(const PyRank& self, nb::handle lease, nb::handle pages, const nb::dict& rows, std::uint32_t layer_begin,
-                std::optional<std::uint32_t> layer_end, std::uint32_t layers_per_group, nb::handle after, double timeout, nb::handle progress) {
+                std::optional<std::uint32_t> layer_end, std::uint32_t layers_per_group, nb::handle after, double timeout,
+                nb::handle progress) {
   Rank& rank = self.box->use();
   const LeaseId id = lease_of(lease);
   const std::vector<PageHash> hashes = read_pages(pages);
@@ -242,20 +262,26 @@ void bind_memory(nb::module_& module) {
             new (self) Layer{ptr, row_stride, row_bytes, rows};
           },
           nb::arg("ptr"), nb::arg("row_stride"), nb::arg("row_bytes"), nb::arg("rows") = 0,
-          "ptr: address as an int; the caller keeps the memory until the pool is unregistered. row_stride, row_bytes: bytes. rows: 0: told to register_pool.")
+          "ptr: address as an int; the caller keeps the memory until the pool is unregistered. row_stride, row_bytes: bytes. "
+          "rows: 0: told to register_pool.")
       .def_ro("ptr", &Layer::ptr)
       .def_ro("row_stride", &Layer::row_stride)
       .def_ro("row_bytes", &Layer::row_bytes)
       .def_ro("rows", &Layer::rows);
   nb::class_<PyComponent>(module, "Component", "K, V, latent, temporal, conv ...: one array per layer.")
       .def(
-          "__init__", [](PyComponent* self, std::string name, const nb::iterable& layers) { new (self) PyComponent{std::move(name), nb::list(layers)}; },
-          nb::arg("name"), nb::arg("layers"), nb::sig("def __init__(self, name: str, layers: collections.abc.Iterable[Layer | typing.Any]) -> None"),
-          "layers: arrays (buffer protocol, DLPack, torch tensors) with rows along the first axis, each row contiguous and writable; or kvonce.Layer.")
+          "__init__",
+          [](PyComponent* self, std::string name, const nb::iterable& layers) {
+            new (self) PyComponent{std::move(name), nb::list(layers)};
+          },
+          nb::arg("name"), nb::arg("layers"),
+          nb::sig("def __init__(self, name: str, layers: collections.abc.Iterable[Layer | typing.Any]) -> None"),
+          "layers: arrays (buffer protocol, DLPack, torch tensors) with rows along the first axis, each row contiguous and "
+          "writable; or kvonce.Layer.")
       .def_ro("name", &PyComponent::name)
       .def_prop_ro("layers", [](const PyComponent& c) { return c.layers; });
   nb::class_<PyEvent>(module, "Event", "Something that a put or load waits for before it touches a row. Fires once.")
-      .def("__init__", [](PyEvent* self) { new (self) PyEvent{Event::make()}; })
+      .def(nb::init<>())
       .def(
           "signal",
           [](const PyEvent& self) {
@@ -263,17 +289,25 @@ void bind_memory(nb::module_& module) {
             unlocked([&] { event.signal(); });
           },
           "Fires it. Everything written before is seen by the copies that it lets go.")
-      .def("ready", [](const PyEvent& self) { return self.use().ready(); }, "Whether it has fired.");
-  nb::class_<Lease>(module, "Lease", "Keeps looked-up pages from eviction. bytes(lease) are 16 bytes that other processes of the same engine may use instead of it.")
       .def(
-          "__init__", [](Lease* self, nb::handle id) { new (self) Lease{lease_of(id)}; }, nb::arg("id"), nb::sig("def __init__(self, id: bytes) -> None"),
-          "id: bytes(lease) of another one.")
-      .def("__bytes__", [](const Lease& self) { const auto bytes = self.bytes(); return nb::bytes(bytes.data(), bytes.size()); })
+          "ready", [](const PyEvent& self) { return self.use().ready(); }, "Whether it has fired.");
+  nb::class_<Lease>(module, "Lease",
+                    "Keeps looked-up pages from eviction. bytes(lease) are 16 bytes that other processes of the same engine may "
+                    "use instead of it.")
+      .def(
+          "__init__", [](Lease* self, nb::handle id) { new (self) Lease{lease_of(id)}; }, nb::arg("id"),
+          nb::sig("def __init__(self, id: bytes) -> None"), "id: bytes(lease) of another one.")
+      .def("__bytes__",
+           [](const Lease& self) {
+             const auto bytes = self.bytes();
+             return nb::bytes(bytes.data(), bytes.size());
+           })
       .def("__reduce__", [](nb::handle self) { return nb::make_tuple(self.type(), nb::make_tuple(self.attr("__bytes__")())); })
-      .def("__eq__", [](const Lease& self, nb::handle other) {
-        const Lease* lease = nullptr;
-        return nb::try_cast(other, lease) && lease->id == self.id;
-      })
+      .def("__eq__",
+           [](const Lease& self, nb::handle other) {
+             const Lease* lease = nullptr;
+             return nb::try_cast(other, lease) && lease->id == self.id;
+           })
       .def("__hash__", [](const Lease& self) { return static_cast<Py_ssize_t>(std::hash<LeaseId>{}(self.id) >> 1U); })
       .def("__repr__", [](const Lease& self) {
         const auto bytes = self.bytes();
@@ -304,43 +338,66 @@ void bind_rank(nb::module_& module) {
   bind_memory(module);
   nb::class_<PyPool>(module, "Pool", "This rank's memory for one kind of object.")
       .def_prop_ro("name", [](const PyPool& p) { return p.state->name; })
-      .def_prop_ro("rows", [](const PyPool& p) { return p.state->rows; }, "Rows of every layer.")
-      .def_prop_ro("object_bytes", [](const PyPool& p) { return p.state->object_bytes; }, "Bytes of one page in this pool: its row in every layer.")
-      .def_prop_ro("layers", [](const PyPool& p) { return p.state->layers; }, "Layers of the longest component.")
-      .def_prop_ro("unit", [](const PyPool& p) { return p.state->unit; }, "Entries of a rows array for each page.")
+      .def_prop_ro(
+          "rows", [](const PyPool& p) { return p.state->rows; }, "Rows of every layer.")
+      .def_prop_ro(
+          "object_bytes", [](const PyPool& p) { return p.state->object_bytes; },
+          "Bytes of one page in this pool: its row in every layer.")
+      .def_prop_ro(
+          "layers", [](const PyPool& p) { return p.state->layers; }, "Layers of the longest component.")
+      .def_prop_ro(
+          "unit", [](const PyPool& p) { return p.state->unit; }, "Entries of a rows array for each page.")
       .def("unregister", &unregister, nb::arg("timeout") = 30.0, nb::sig("def unregister(self, timeout: float = 30.0) -> None"),
-           "Refuses new work at once and waits until no row is lent; then the memory is let go. Raises Deadline after `timeout` seconds: the pool\n"
+           "Refuses new work at once and waits until no row is lent; then the memory is let go. Raises Deadline after `timeout` "
+           "seconds: the pool\n"
            "is still closing, its memory must stay; call again.")
-      .def("__repr__", [](const PyPool& p) { return "<kvonce.Pool '" + p.state->name + "' of " + std::to_string(p.state->rows) + " rows>"; });
+      .def("__repr__",
+           [](const PyPool& p) { return "<kvonce.Pool '" + p.state->name + "' of " + std::to_string(p.state->rows) + " rows>"; });
   nb::class_<PyRank>(module, "Rank", "One rank of the engine in this process: its pools, puts and loads.")
-      .def("register_pool", &register_pool, nb::arg("name"), nb::arg("components"), nb::arg("rows") = nb::none(), nb::arg("shard") = nb::none(), nb::arg("unit") = 1,
-           nb::arg("memory") = "host", nb::arg("device") = 0,
-           nb::sig("def register_pool(self, name: str, components: collections.abc.Sequence[Component], rows: int | None = None,"
-                   " shard: int | tuple[int, int, int] | None = None, unit: int = 1, memory: str = 'host', device: int = 0) -> Pool"),
+      .def("register_pool", &register_pool, nb::arg("name"), nb::arg("components"), nb::arg("rows") = nb::none(),
+           nb::arg("shard") = nb::none(), nb::arg("unit") = 1, nb::arg("memory") = "host", nb::arg("device") = 0,
+           nb::sig(
+               "def register_pool(self, name: str, components: collections.abc.Sequence[Component], rows: int | None = None,"
+               " shard: int | tuple[int, int, int] | None = None, unit: int = 1, memory: str = 'host', device: int = 0) -> Pool"),
            "Registers memory for a pool of the group. The object of a page is its row in every layer of every component.\n"
-           "rows: of every layer; None: as long as the arrays. shard: which part of the content this rank holds: None: by its place on every axis;\n"
-           "(tp, pp, cp): index on each axis; n: flat index; ranks with the same shard hold identical objects. unit: rows arrays given later hold so many\n"
-           "entries per page (token slots); of these the first is read, divided by unit. The arrays stay referenced until the pool is unregistered.\n"
+           "rows: of every layer; None: as long as the arrays. shard: which part of the content this rank holds: None: by its "
+           "place on every axis;\n"
+           "(tp, pp, cp): index on each axis; n: flat index; ranks with the same shard hold identical objects. unit: rows arrays "
+           "given later hold so many\n"
+           "entries per page (token slots); of these the first is read, divided by unit. The arrays stay referenced until the "
+           "pool is unregistered.\n"
            "Raises BadArgument.")
-      .def("put", &put, nb::arg("pages"), nb::arg("rows"), nb::arg("parent") = nb::none(), nb::arg("first_depth") = 0, nb::arg("after") = nb::none(),
-           nb::arg("level") = "memory", nb::arg("timeout") = 30.0,
+      .def("put", &put, nb::arg("pages"), nb::arg("rows"), nb::arg("parent") = nb::none(), nb::arg("first_depth") = 0,
+           nb::arg("after") = nb::none(), nb::arg("level") = "memory", nb::arg("timeout") = 30.0,
            nb::sig("def put(self, pages: Pages, rows: dict[Pool, Indices], parent: Page | None = None, first_depth: int = 0,"
-                   " after: Event | collections.abc.Callable[[], bool] | None = None, level: str = 'memory', timeout: float = 30.0) -> PutFuture"),
-           "Offers pages of one chain, each the parent of the next. rows[pool]: one index per page (times the pool's unit), negative: the page has no\n"
-           "row in that pool. parent, first_depth: the page before the first one, and how many there are. after: no byte of a row is read before it\n"
-           "fires. timeout: seconds. From here until the result the rows must not change. At most 65,536 items. Raises BadArgument, Closed.")
-      .def("load", &load, nb::arg("lease"), nb::arg("pages"), nb::arg("rows"), nb::arg("layer_begin") = 0, nb::arg("layer_end") = nb::none(),
-           nb::arg("layers_per_group") = 0, nb::arg("after") = nb::none(), nb::arg("timeout") = 30.0, nb::arg("progress") = nb::none(),
-           nb::sig("def load(self, lease: Lease | bytes, pages: Pages, rows: dict[Pool, Indices], layer_begin: int = 0, layer_end: int | None = None,"
-                   " layers_per_group: int = 0, after: Event | collections.abc.Callable[[], bool] | None = None, timeout: float = 30.0,"
+                   " after: Event | collections.abc.Callable[[], bool] | None = None, level: str = 'memory', timeout: float = "
+                   "30.0) -> PutFuture"),
+           "Offers pages of one chain, each the parent of the next. rows[pool]: one index per page (times the pool's unit), "
+           "negative: the page has no\n"
+           "row in that pool. parent, first_depth: the page before the first one, and how many there are. after: no byte of a "
+           "row is read before it\n"
+           "fires. timeout: seconds. From here until the result the rows must not change. At most 65,536 items. Raises "
+           "BadArgument, Closed.")
+      .def("load", &load, nb::arg("lease"), nb::arg("pages"), nb::arg("rows"), nb::arg("layer_begin") = 0,
+           nb::arg("layer_end") = nb::none(), nb::arg("layers_per_group") = 0, nb::arg("after") = nb::none(),
+           nb::arg("timeout") = 30.0, nb::arg("progress") = nb::none(),
+           nb::sig("def load(self, lease: Lease | bytes, pages: Pages, rows: dict[Pool, Indices], layer_begin: int = 0, "
+                   "layer_end: int | None = None,"
+                   " layers_per_group: int = 0, after: Event | collections.abc.Callable[[], bool] | None = None, timeout: float "
+                   "= 30.0,"
                    " progress: collections.abc.Callable[[int], object] | None = None) -> LoadFuture"),
-           "Copies pages that the lease covers into rows. layers_per_group: progress is told per so many layers; 0: once. progress(layers_done) is called\n"
+           "Copies pages that the lease covers into rows. layers_per_group: progress is told per so many layers; 0: once. "
+           "progress(layers_done) is called\n"
            "on kvonce's callback thread. From here until the result the rows may be written to. Raises BadArgument, Closed.")
       .def("exists", &exists, nb::arg("pool"), nb::arg("pages"), nb::sig("def exists(self, pool: Pool, pages: Pages) -> bytes"),
            "One byte per page, 0 or 1, for this rank's shard. Reads the index in shared memory: waits for nobody.")
-      .def_prop_ro("moved_bytes", [](const PyRank& self) { return self.box->use().moved_bytes(); }, "Bytes that this rank has moved into the store.")
-      .def("close", [](const PyRank& self, double timeout) { self.box->close(milliseconds(timeout, "timeout")); }, nb::arg("timeout") = 30.0,
-           nb::sig("def close(self, timeout: float = 30.0) -> None"), "Unregisters all pools and ends the rank. Raises Deadline when rows are still lent after `timeout` seconds.");
+      .def_prop_ro(
+          "moved_bytes", [](const PyRank& self) { return self.box->use().moved_bytes(); },
+          "Bytes that this rank has moved into the store.")
+      .def(
+          "close", [](const PyRank& self, double timeout) { self.box->close(milliseconds(timeout, "timeout")); },
+          nb::arg("timeout") = 30.0, nb::sig("def close(self, timeout: float = 30.0) -> None"),
+          "Unregisters all pools and ends the rank. Raises Deadline when rows are still lent after `timeout` seconds.");
 }
 
 }  // namespace kvonce::python

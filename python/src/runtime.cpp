@@ -57,7 +57,8 @@ void put_number(nb::dict& dict, const char* name, std::uint64_t value) { dict[na
 
 nb::dict stats_of(const Stats& stats) {
   nb::dict dict, verdicts, misses;
-  for (std::size_t v = 1; v < kVerdictCount; ++v) put_number(verdicts, to_string(static_cast<Verdict>(v)).data(), stats.verdicts[v]);
+  for (std::size_t v = 1; v < kVerdictCount; ++v)
+    put_number(verdicts, to_string(static_cast<Verdict>(v)).data(), stats.verdicts[v]);
   for (std::size_t r = 1; r < kReasonCount; ++r) put_number(misses, to_string(static_cast<Reason>(r)).data(), stats.misses[r]);
   dict["verdicts"] = verdicts;
   dict["misses"] = misses;
@@ -101,7 +102,8 @@ nb::object exists_bytes(Result<std::vector<std::uint8_t>> result) {
   return nb::bytes(result.value.data(), result.value.size());
 }
 
-nb::object lookup_async(const PyGroup& group, nb::handle pages, const std::string& request_id, bool probe, double lease_time, double timeout) {
+nb::object lookup_async(const PyGroup& group, nb::handle pages, const std::string& request_id, bool probe, double lease_time,
+                        double timeout) {
   const GroupState& state = *group.state;
   Runtime& runtime = state.runtime->use();
   const auto done = std::make_shared<Done>();
@@ -113,7 +115,8 @@ nb::object lookup_async(const PyGroup& group, nb::handle pages, const std::strin
 }
 
 /// As lookup_async and result(), without a future in between.
-LookupResult lookup(const PyGroup& group, nb::handle pages, const std::string& request_id, bool probe, double lease_time, double timeout) {
+LookupResult lookup(const PyGroup& group, nb::handle pages, const std::string& request_id, bool probe, double lease_time,
+                    double timeout) {
   const GroupState& state = *group.state;
   Runtime& runtime = state.runtime->use();
   LookupOptions options{request_id, probe, milliseconds(lease_time, "lease_time"), milliseconds(timeout, "timeout"), {}};
@@ -138,7 +141,8 @@ RankPtr add_rank(const PyGroup& group, std::uint16_t tp, std::uint16_t pp, std::
   const GroupPtr& state = group.state;
   const ShardCounts& ranks = state->spec.ranks;
   const Coordinates at{{tp, ranks.tp}, {pp, ranks.pp}, {cp, ranks.cp}};
-  auto rank = ask_runtime(state->runtime, [handle = state->handle, at](Runtime& runtime) { return runtime.add_rank(handle, at); });
+  auto rank =
+      ask_runtime(state->runtime, [handle = state->handle, at](Runtime& runtime) { return runtime.add_rank(handle, at); });
   return std::make_shared<RankBox>(state, std::move(rank));
 }
 
@@ -190,7 +194,8 @@ std::optional<PyNamespace> find_namespace(const PyRuntime& self, const std::stri
 
 PyGroup make_group(const PyNamespace& self, const std::string& name, std::vector<GroupPool> pools, const Three& ranks) {
   GroupSpec spec{name, counts_of(ranks), std::move(pools)};
-  const auto handle = ask_runtime(self.runtime, [ns = self.handle, spec](Runtime& runtime) { return runtime.register_group(ns, spec); });
+  const auto handle =
+      ask_runtime(self.runtime, [ns = self.handle, spec](Runtime& runtime) { return runtime.register_group(ns, spec); });
   return {std::make_shared<const GroupState>(GroupState{self.runtime, self.handle, handle, std::move(spec)})};
 }
 
@@ -222,7 +227,8 @@ void bind_group_pool(nb::module_& module) {
             if (shards) self->shards = counts_of(*shards);
           },
           nb::arg("name"), nb::arg("shards") = nb::none(), nb::arg("trailing_pages") = 0, nb::arg("optional") = false,
-          "shards: number of shards on each axis (tp, pp, cp); (1, 1, 1): the same bytes on all ranks; None: as many as there are ranks.\n"
+          "shards: number of shards on each axis (tp, pp, cp); (1, 1, 1): the same bytes on all ranks; None: as many as there "
+          "are ranks.\n"
           "trailing_pages: 0: a prefix needs every page of this pool; n: only its last n (sliding window, recurrent state).\n"
           "optional: a prefix is restorable without it (draft).")
       .def_ro("name", &GroupPool::name)
@@ -258,7 +264,8 @@ void bind_namespace(nb::module_& module) {
       .def("group", &make_group, nb::arg("name"), nb::arg("pools"), nb::arg("ranks") = Three{1, 1, 1},
            nb::sig("def group(self, name: str, pools: list[GroupPool], ranks: tuple[int, int, int] = (1, 1, 1)) -> Group"),
            "Registers the pools that a prefix needs together. ranks: of the engine, on the axes (tp, pp, cp).")
-      .def("stat", &stat, nb::arg("page"), nb::sig("def stat(self, page: Page) -> PageStat | None"), "None where the page is not there.")
+      .def("stat", &stat, nb::arg("page"), nb::sig("def stat(self, page: Page) -> PageStat | None"),
+           "None where the page is not there.")
       .def(
           "remove",
           [](const PyNamespace& self, nb::handle pages) {
@@ -283,24 +290,32 @@ void bind_group(nb::module_& module) {
   nb::class_<PyGroup>(module, "Group", "The pools that a prefix of one model needs together.")
       .def_prop_ro("name", [](const PyGroup& self) { return self.state->spec.name; })
       .def(
-          "rank", [](const PyGroup& self, std::uint16_t tp, std::uint16_t pp, std::uint16_t cp) { return make_rank(add_rank(self, tp, pp, cp)); }, nb::arg("tp") = 0,
-          nb::arg("pp") = 0, nb::arg("cp") = 0, nb::sig("def rank(self, tp: int = 0, pp: int = 0, cp: int = 0) -> Rank"),
+          "rank",
+          [](const PyGroup& self, std::uint16_t tp, std::uint16_t pp, std::uint16_t cp) {
+            return make_rank(add_rank(self, tp, pp, cp));
+          },
+          nb::arg("tp") = 0, nb::arg("pp") = 0, nb::arg("cp") = 0,
+          nb::sig("def rank(self, tp: int = 0, pp: int = 0, cp: int = 0) -> Rank"),
           "This process's rank: its index on each axis; how many there are comes from the group.")
-      .def("lookup", &lookup, nb::arg("pages"), nb::arg("request_id") = "", nb::arg("probe") = false, nb::arg("lease_time") = 0.0, nb::arg("timeout") = 5.0,
-           nb::sig("def lookup(self, pages: Pages, request_id: str = '', probe: bool = False, lease_time: float = 0.0, timeout: float = 5.0) -> Lookup"),
+      .def("lookup", &lookup, nb::arg("pages"), nb::arg("request_id") = "", nb::arg("probe") = false, nb::arg("lease_time") = 0.0,
+           nb::arg("timeout") = 5.0,
+           nb::sig("def lookup(self, pages: Pages, request_id: str = '', probe: bool = False, lease_time: float = 0.0, timeout: "
+                   "float = 5.0) -> Lookup"),
            "How much of this prefix is restorable, with a lease on it. pages: at most 65,536, from the first one on.\n"
            "request_id: lookups with the same one get the same answer on all ranks. probe: no lease, does not count as use.\n"
            "lease_time: seconds; 0: the store's default. Raises StoreLost, Deadline (after `timeout` seconds), Closed.")
-      .def("lookup_async", &lookup_async, nb::arg("pages"), nb::arg("request_id") = "", nb::arg("probe") = false, nb::arg("lease_time") = 0.0,
-           nb::arg("timeout") = 5.0,
-           nb::sig("def lookup_async(self, pages: Pages, request_id: str = '', probe: bool = False, lease_time: float = 0.0, timeout: float = 5.0) -> LookupFuture"),
+      .def("lookup_async", &lookup_async, nb::arg("pages"), nb::arg("request_id") = "", nb::arg("probe") = false,
+           nb::arg("lease_time") = 0.0, nb::arg("timeout") = 5.0,
+           nb::sig("def lookup_async(self, pages: Pages, request_id: str = '', probe: bool = False, lease_time: float = 0.0, "
+                   "timeout: float = 5.0) -> LookupFuture"),
            "As lookup, without waiting.")
       .def(
           "exists",
           [](const PyGroup& self, const std::string& pool, std::uint32_t shard, nb::handle pages) {
             return exists_bytes(self.state->runtime->use().exists(self.state->handle, pool, shard, read_pages(pages)));
           },
-          nb::arg("pool"), nb::arg("shard"), nb::arg("pages"), nb::sig("def exists(self, pool: str, shard: int, pages: Pages) -> bytes"),
+          nb::arg("pool"), nb::arg("shard"), nb::arg("pages"),
+          nb::sig("def exists(self, pool: str, shard: int, pages: Pages) -> bytes"),
           "One byte per page, 0 or 1. Reads the index in shared memory: waits for nobody. shard: flat index.")
       .def(
           "remove_key",
@@ -309,7 +324,8 @@ void bind_group(nb::module_& module) {
             const PageHash hash = read_page(page);
             return finish(unlocked([&] { return runtime.remove_key(self.state->handle, pool, shard, hash); }));
           },
-          nb::arg("pool"), nb::arg("shard"), nb::arg("page"), nb::sig("def remove_key(self, pool: str, shard: int, page: Page) -> int"),
+          nb::arg("pool"), nb::arg("shard"), nb::arg("page"),
+          nb::sig("def remove_key(self, pool: str, shard: int, page: Page) -> int"),
           "Removes one object. Number of objects removed.");
 }
 
@@ -329,13 +345,20 @@ void bind_runtime(nb::module_& module) {
           nb::arg("engine_id"), nb::arg("store") = "auto", nb::arg("options"),
           nb::sig("def __init__(self, engine_id: str, store: str = 'auto', **options: typing.Any) -> None"),
           "engine_id: names the serving instance that all its rank and scheduler processes share.\n"
-          "store: 'auto': this user's kvonced on this host, started when none answers; 'unix:PATH'; 'embedded': in this process.\n"
-          "options: the fields of RuntimeConfig (include/kvonce/config.hpp): durations in seconds, sizes as int or text ('1GiB').\n"
+          "store: 'auto': this user's kvonced on this host, started when none answers; 'unix:PATH'; 'embedded': in this "
+          "process.\n"
+          "options: the fields of RuntimeConfig (include/kvonce/config.hpp): durations in seconds, sizes as int or text "
+          "('1GiB').\n"
           "Raises BadArgument (an unknown option: with the nearest name), StoreLost, Deadline.")
       .def_prop_ro("engine_id", [](const PyRuntime& self) { return self.box->use().config().engine_id; })
-      .def_prop_ro("closed", [](const PyRuntime& self) { self.box->check_process(); return self.box->closed(); })
+      .def_prop_ro("closed",
+                   [](const PyRuntime& self) {
+                     self.box->check_process();
+                     return self.box->closed();
+                   })
       .def("namespace", &open_namespace, nb::arg("text"), nb::sig("def namespace(self, text: str) -> Namespace"),
-           "Opens the namespace. The text says all that decides the bytes: model, revision, dtype, page tokens, tenant; 1 to 4,096 bytes.")
+           "Opens the namespace. The text says all that decides the bytes: model, revision, dtype, page tokens, tenant; 1 to "
+           "4,096 bytes.")
       .def("find_namespace", &find_namespace, nb::arg("text"), nb::sig("def find_namespace(self, text: str) -> Namespace | None"),
            "As namespace, but one that nobody has opened yet is None, and is not made.")
       .def(
@@ -345,23 +368,33 @@ void bind_runtime(nb::module_& module) {
             return nb::bytes(bytes.data(), bytes.size());
           },
           nb::arg("name"), nb::sig("def epoch(self, name: str) -> bytes"),
-          "16 random bytes that the store gives out once per (engine id while it is connected, name): all processes of the engine get the same.\n"
+          "16 random bytes that the store gives out once per (engine id while it is connected, name): all processes of the "
+          "engine get the same.\n"
           "name: 1 to 255 bytes, as 'weights 3'; at most 1,024 names an engine. Raises StoreLost, Deadline.")
-      .def_prop_ro("connected", [](const PyRuntime& self) { return self.box->use().connected(); },
-                   "False while the store is lost: calls raise StoreLost, and a connection is tried again and again.")
-      .def_prop_ro("incarnation", [](const PyRuntime& self) { return self.box->use().incarnation(); }, "Random number of this life of the store; 0 while it is lost.")
+      .def_prop_ro(
+          "connected", [](const PyRuntime& self) { return self.box->use().connected(); },
+          "False while the store is lost: calls raise StoreLost, and a connection is tried again and again.")
+      .def_prop_ro(
+          "incarnation", [](const PyRuntime& self) { return self.box->use().incarnation(); },
+          "Random number of this life of the store; 0 while it is lost.")
       .def("wait_connected", &wait_connected, nb::arg("timeout"), nb::sig("def wait_connected(self, timeout: float) -> bool"),
            "True when connected; False when the time (seconds) passed first.")
       .def(
-          "stats", [](const PyRuntime& self) { return stats_of(ask([runtime = self.box->shared()] { return runtime->stats(); })); },
+          "stats",
+          [](const PyRuntime& self) { return stats_of(ask([runtime = self.box->shared()] { return runtime->stats(); })); },
           nb::sig("def stats(self) -> dict[str, typing.Any]"),
-          "Counters since the start, those that end in _now as they are; bytes are payload bytes. `verdicts` and `misses` are dicts by name.")
+          "Counters since the start, those that end in _now as they are; bytes are payload bytes. `verdicts` and `misses` are "
+          "dicts by name.")
       .def(
-          "clients", [](const PyRuntime& self) { return clients_of(ask_runtime(self.box, [](Runtime& runtime) { return runtime.clients(); })); },
+          "clients",
+          [](const PyRuntime& self) {
+            return clients_of(ask_runtime(self.box, [](Runtime& runtime) { return runtime.clients(); }));
+          },
           nb::sig("def clients(self) -> list[dict[str, typing.Any]]"),
           "The processes that are connected to the store: pid, engine_id, read_only, ranks, open_grants, quarantined_bytes.")
       .def_prop_ro(
-          "store_start", [](const PyRuntime& self) { return start_of(ask([runtime = self.box->shared()] { return runtime->store_start(); })); },
+          "store_start",
+          [](const PyRuntime& self) { return start_of(ask([runtime = self.box->shared()] { return runtime->store_start(); })); },
           nb::sig("def store_start(self) -> dict[str, typing.Any]"), "How the store came up: warm, why_cold, restored_objects.")
       .def(
           "flush",
@@ -371,7 +404,8 @@ void bind_runtime(nb::module_& module) {
             const auto time = milliseconds(timeout, "timeout");
             finish(unlocked([&] { return runtime.flush(wanted, time); }));
           },
-          nb::arg("timeout") = 30.0, nb::arg("level") = "memory", nb::sig("def flush(self, timeout: float = 30.0, level: str = 'memory') -> None"),
+          nb::arg("timeout") = 30.0, nb::arg("level") = "memory",
+          nb::sig("def flush(self, timeout: float = 30.0, level: str = 'memory') -> None"),
           "Waits until everything accepted so far is decided at that level. Raises Deadline after `timeout` seconds.")
       .def(
           "clear",
@@ -381,7 +415,10 @@ void bind_runtime(nb::module_& module) {
           },
           "Removes everything from the store. Number of objects removed.")
       .def(
-          "release", [](const PyRuntime& self, nb::handle lease) { tell_runtime(self.box, [id = lease_of(lease)](Runtime& runtime) { return runtime.release(id); }); },
+          "release",
+          [](const PyRuntime& self, nb::handle lease) {
+            tell_runtime(self.box, [id = lease_of(lease)](Runtime& runtime) { return runtime.release(id); });
+          },
           nb::arg("lease"), nb::sig("def release(self, lease: Lease | bytes) -> None"), "Gives a lease back; twice is no error.")
       .def(
           "narrow",
@@ -391,9 +428,13 @@ void bind_runtime(nb::module_& module) {
           nb::arg("lease"), nb::arg("pages"), nb::sig("def narrow(self, lease: Lease | bytes, pages: int) -> None"),
           "Gives back what lies behind so many pages of the prefix (0: everything).")
       .def("close", &close, nb::arg("timeout") = 5.0, nb::sig("def close(self, timeout: float = 5.0) -> None"),
-           "Open operations end with reason 'closed', then everything of this runtime stops, within `timeout` seconds. Twice is no error.")
-      .def("__enter__", [](nb::object self) { return self; }, nb::sig("def __enter__(self) -> Runtime"))
-      .def("__exit__", [](const PyRuntime& self, nb::args) { close(self, 5.0); }, nb::sig("def __exit__(self, *exception: object) -> None"));
+           "Open operations end with reason 'closed', then everything of this runtime stops, within `timeout` seconds. Twice is "
+           "no error.")
+      .def(
+          "__enter__", [](nb::object self) { return self; }, nb::sig("def __enter__(self) -> Runtime"))
+      .def(
+          "__exit__", [](const PyRuntime& self, nb::args) { close(self, 5.0); },
+          nb::sig("def __exit__(self, *exception: object) -> None"));
 }
 
 }  // namespace kvonce::python

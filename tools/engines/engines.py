@@ -69,11 +69,13 @@ def environment_of(engine):
 
 
 def unpacked_wheel(python):
-    """The folder with kvonce as users get it: a wheel, made by now and installed in a folder of its own."""
-    made = subprocess.run([ROOT / "tools" / "wheel"], stdout=subprocess.PIPE, text=True)
+    """The folder with kvonce as users get it: a wheel for that interpreter, made by now and installed in a folder of its own."""
+    dist = LOGS / "wheel"
+    shutil.rmtree(dist, ignore_errors=True)
+    made = subprocess.run([ROOT / "tools" / "wheel", python.resolve()], stdout=sys.stderr, env={**os.environ, "KVONCE_DIST": str(dist)})
     if made.returncode != 0:
         raise SystemExit(f"tools/wheel failed (status {made.returncode})")
-    wheel = Path(made.stdout.strip().splitlines()[-1])
+    [wheel] = dist.glob("*.whl")
     CACHE.mkdir(parents=True, exist_ok=True)
     for old in CACHE.glob("wheel-*"):
         if time.time() - old.stat().st_mtime > WHEEL_DAYS_MAX * 86400:
