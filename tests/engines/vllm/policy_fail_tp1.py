@@ -20,7 +20,7 @@ class Lines(logging.Handler):
 
 def main():
     lines = Lines()
-    logging.getLogger("vllm").addHandler(lines)
+    logging.getLogger("kvonce.vllm.connector").addHandler(lines)
     with Store() as store:
         llm = ve.llm("llama", num_gpu_blocks_override=24, kv_transfer_config=switch(store, policy="fail"))
         warnings = [line for line in lines.lines if "kv_load_failure_policy" in line and "recompute" in line]
