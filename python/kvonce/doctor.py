@@ -26,9 +26,9 @@ from kvonce.engine import interfaces
 _CPU_FLAGS = ("avx2", "avx512f", "avx512bw", "avx512vl", "sha_ni", "vpclmulqdq", "asimd", "sha2", "sve")
 _START = """
 import json, os, sys, kvonce
-with kvonce.Runtime("doctor", store="auto", auto_bytes="16MiB", auto_idle=0.1, connect_timeout=20.0, kvonced_path=sys.argv[1]) as rt:
-    with_store = rt.wait_connected(20.0)
-print(json.dumps({"connected": bool(with_store)}))
+options = {"auto_bytes": "16MiB", "auto_idle": 0.1, "connect_timeout": 20.0, "kvonced_path": sys.argv[1]}
+with kvonce.Runtime("doctor", store="auto", **options) as runtime:
+    print(json.dumps({"connected": runtime.wait_connected(20.0)}))
 """
 
 
@@ -47,19 +47,22 @@ def check_library() -> Finding:
     try:
         import kvonce
 
-        return Finding("library", "ok", f"kvonce {kvonce.__version__}: {kvonce.version()}")
+        return Finding("library", "ok", f"kvonce {kvonce.version()}")
     except Exception as error:  # also what a loader says of a missing library
         return Finding("library", "bad", f"the native library cannot be loaded: {error}")
 
 
 def check_python() -> Finding:
-    text = f"{platform.python_implementation()} {platform.python_version()}, {platform.machine()}, {' '.join(platform.libc_ver()) or 'unknown libc'}"
-    return Finding("python", "ok" if sys.platform == "linux" else "bad", text if sys.platform == "linux" else text + ": kvonce needs Linux")
+    libc = " ".join(platform.libc_ver()) or "unknown libc"
+    text = f"{platform.python_implementation()} {platform.python_version()}, {platform.machine()}, {libc}"
+    good = sys.platform == "linux"
+    return Finding("python", "ok" if good else "bad", text + ("" if good else ": kvonce needs Linux"))
 
 
 def cpu_flags(cpuinfo: str) -> list[str]:
     """What of the copying and hashing instructions /proc/cpuinfo names."""
-    words = {word for line in cpuinfo.splitlines() if line.startswith(("flags", "Features")) for word in line.partition(":")[2].split()}
+    lines = [line.partition(":")[2] for line in cpuinfo.splitlines() if line.startswith(("flags", "Features"))]
+    words = {word for line in lines for word in line.split()}
     return [flag for flag in _CPU_FLAGS if flag in words]
 
 
@@ -69,7 +72,8 @@ def check_cpu() -> Finding:
     except OSError as error:
         return Finding("cpu", "note", f"/proc/cpuinfo cannot be read: {error}")
     kernel = "avx512" if {"avx512f", "avx512bw", "avx512vl"} <= set(flags) else "avx2" if "avx2" in flags else "portable"
-    return Finding("cpu", "ok", f"{len(os.sched_getaffinity(0))} usable cores; {', '.join(flags) or 'no vector instructions'}: copies {kernel} at best")
+    named = ", ".join(flags) or "no vector instructions"
+    return Finding("cpu", "ok", f"{len(os.sched_getaffinity(0))} usable cores; {named}: copies {kernel} at best")
 
 
 def find_program(name: str) -> str | None:
@@ -108,7 +112,8 @@ def check_kvonced() -> list[Finding]:
         environment = {**os.environ, "XDG_RUNTIME_DIR": folder}
         status, out, why = _run([sys.executable, "-c", _START, program], 60, env=environment)
         good = status == 0 and json.loads(out.splitlines()[-1])["connected"]
-    findings.append(Finding("start", "ok", "a store was started and answered") if good else Finding("start", "bad", f"no store could be started: {why}"))
+    started = "a store was started and answered" if good else f"no store could be started: {why}"
+    findings.append(Finding("start", "ok" if good else "bad", started))
     shell = find_program("kvonce")
     if shell is not None:
         status, out, why = _run([shell, "stat", "--json", "--timeout", "5s"], 20)
@@ -154,10 +159,10 @@ def examine(engines: Iterable[str]) -> list[Finding]:
 def main(arguments: list[str] | None = None) -> int:
     engines = sorted(interfaces.WATCHED)
     parser = argparse.ArgumentParser(prog="python -m kvonce.doctor", description=__doc__.partition("\n\n")[2].strip())
-    parser.add_argument("--engine", action="append", choices=engines, help="examine this engine only (may be repeated); default: all")
+    parser.add_argument("--engine", action="append", choices=engines, help="examine this engine only (may be repeated)")
     parser.add_argument("--json", action="store_true", help="the findings as JSON")
     parser.add_argument("-q", "--quiet", action="store_true", help="no output: the exit status tells")
-    parser.add_argument("--record", metavar="ENGINE", choices=engines, help="print the list of the installed engine's interface, and no more")
+    parser.add_argument("--record", metavar="ENGINE", choices=engines, help="print the list of the installed engine, and no more")
     options = parser.parse_args(arguments)
     if options.record:
         found = interfaces.find(options.record)

@@ -80,6 +80,7 @@ class Opening(unittest.TestCase):
     def test_close_ends_it_and_the_attempts_too(self):
         link = self.connect()
         runtime = link.runtime
+        self.assertTrue(link.connected)
         link.close()
         link.close()
         self.assertTrue(runtime.closed)

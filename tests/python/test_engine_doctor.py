@@ -131,7 +131,7 @@ class Moving(WithEngine):
         return self.moved(source)
 
     def test_a_new_optional_method_is_told_and_breaks_nothing(self):
-        changes = self.moved(SOURCE + "\n".join(["", "    class LayerWiseLoadCounter:", "        def finish(self, index): ..."]))
+        changes = self.moved(SOURCE + "\n    class LayerWiseLoadCounter:\n        def finish(self, index): ...")
         self.assertEqual([breaks for _, _, breaks in changes], [False, False])
 
     def test_what_is_gone_is_named_once_for_a_whole_class(self):
@@ -167,7 +167,8 @@ class StoredLists(unittest.TestCase):
         self.assertEqual(sum(text.startswith("abstract") for name, text in sglang.items() if name.startswith(LINKER)), 10)
         for version in ("0.32.0", "0.33.0"):
             vllm = interfaces.load("vllm", version)
-            abstract = [name.rpartition(".")[2] for name, text in vllm.items() if text.startswith("abstract") and "WorkerMetadata" not in name]
+            names = [name for name, text in vllm.items() if text.startswith("abstract") and "WorkerMetadata" not in name]
+            abstract = [name.rpartition(".")[2] for name in names]
             self.assertEqual(len(abstract), 8, abstract)
         newer = interfaces.compare(interfaces.load("vllm", "0.32.0"), interfaces.load("vllm", "0.33.0"))
         self.assertEqual([c for c in newer if c.breaks], [])
@@ -205,7 +206,8 @@ class Program(WithEngine):
         status, out = self.doctor()
         self.assertEqual(status, 1)
         self.assertIn("1 name moved", out)
-        self.assertIn(f"{LINKER}:UnifiedCacheLinker.lookup was abstract method (self, rid, transfers), is abstract method (self, transfers)", out)
+        was, now = "abstract method (self, rid, transfers)", "abstract method (self, transfers)"
+        self.assertIn(f"{LINKER}:UnifiedCacheLinker.lookup was {was}, is {now}", out)
         self.assertEqual(self.doctor("-q"), (1, ""))
         found = json.loads(self.doctor("--json")[1])
         self.assertFalse(found["ok"])
@@ -252,8 +254,8 @@ class Machine(unittest.TestCase):
     def test_the_real_thing(self):
         done = subprocess.run([sys.executable, "-m", "kvonce.doctor", "--json"], capture_output=True, text=True, timeout=120)
         found = {f["subject"]: f for f in json.loads(done.stdout)["findings"]}
-        self.assertEqual({s: f["state"] for s, f in found.items() if s in ("library", "python", "cpu", "kvonced", "start")}, dict.fromkeys(
-            ("library", "python", "cpu", "kvonced", "start"), "ok"), done.stdout)
+        states = {subject: found[subject]["state"] for subject in ("library", "python", "cpu", "kvonced", "start")}
+        self.assertEqual(states, dict.fromkeys(states, "ok"), done.stdout)
         self.assertTrue(re.match("kvonce ", found["library"]["text"]))
 
 

@@ -105,7 +105,8 @@ class Settings:
                 runtime[key] = value
             elif key not in ignored:
                 known = nearest(key, [*_CHECKS, "shard.<pool>", *RUNTIME_OPTIONS])
-                hint = f"did you mean {known}?" if known else "known are " + ", ".join(sorted(_CHECKS)) + ", shard.<pool>"
+                names = ", ".join([*sorted(_CHECKS), "shard.<pool>"])
+                hint = f"did you mean {known}?" if known else f"known are {names}"
                 raise ConfigError(f"kvonce: unknown setting {key}: {hint}")
         return cls(shards=shards, runtime=runtime, **values)
 

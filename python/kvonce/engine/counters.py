@@ -104,7 +104,8 @@ class Counters:
         """One line for a log: what was asked and hit, and why not."""
         values = self.snapshot()
         misses = sorted(((v, label) for (name, label), v in values.items() if name == "missed_tokens"), reverse=True)
-        text = f"asked {self.total('asked_tokens'):,} tokens, hit {self.total('hit_tokens'):,}, loaded {self.total('loaded_tokens'):,}"
+        text = f"asked {self.total('asked_tokens'):,} tokens, hit {self.total('hit_tokens'):,}"
+        text += f", loaded {self.total('loaded_tokens'):,}"
         text += f"; stored {self.total('stored_pages'):,} of {self.total('offered_pages'):,} pages"
         return text + ("; missed: " + ", ".join(f"{label} {v:,}" for v, label in misses) if misses else "")
 

@@ -20,7 +20,9 @@ _FORMAT = "kvonce engine 1"
 #: KV dtypes that carry their whole meaning in the page: no scale beside it.
 PLAIN_KV_DTYPES = frozenset({"float32", "float16", "bfloat16", "int8_raw"})
 #: 8-bit floats whose scales stand in the checkpoint (or are 1): the scale source must be told.
-SCALED_KV_DTYPES = frozenset({"fp8", "fp8_e4m3", "fp8_e5m2", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"})
+SCALED_KV_DTYPES = frozenset(
+    {"fp8", "fp8_e4m3", "fp8_e5m2", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"}
+)
 #: Where the scales of an 8-bit KV cache may come from for pages to be worth keeping. "none": every scale is 1.
 SCALE_SOURCES = frozenset({"none", "checkpoint"})
 #: Hash algorithms that give the same value in every process.
@@ -205,7 +207,7 @@ def check_kv_scales(kv_dtype: str, kv_scales: str = "none") -> None:
     if name not in SCALED_KV_DTYPES:
         raise Refused(f"kvonce: a KV cache of {kv_dtype} is not known here, so it is not known what its bytes mean.")
     if kv_scales not in SCALE_SOURCES:
-        raise Refused(f"kvonce: the scales of the {kv_dtype} KV cache come from {kv_scales!r}: they are not carried with the pages.")
+        raise Refused(f"kvonce: the scales of the {kv_dtype} KV cache come from {kv_scales!r}: they are not carried.")
 
 
 def check_hash_algorithm(name: str) -> None:

@@ -21,7 +21,7 @@ _ADAPTERS = Path(__file__).parent.parent
 _MEM = "sglang.srt.mem_cache."
 _CONNECTOR = "vllm.distributed.kv_transfer.kv_connector."
 
-#: engine -> module -> names. A class is taken with all its public members and `__init__`; "Name(a b)": with these; "Name()": bare.
+#: engine -> module -> names. A class stands for all its public members and `__init__`; "Name(a b)": for these.
 WATCHED: dict[str, dict[str, tuple[str, ...]]] = {
     "sglang": {
         _MEM + "unified_cache.unified_cache_linker": ("UnifiedCacheLinker", "LayerWiseLoadCounter"),
@@ -39,7 +39,10 @@ WATCHED: dict[str, dict[str, tuple[str, ...]]] = {
             "DevicePoolGroup",
             "resolve_hybrid_device_pool_group",
         ),
-        _MEM + "cache_init_params": ("CacheInitParams(page_size token_to_kv_pool_allocator req_to_token_pool pp_rank pp_size attn_cp_rank attn_cp_size is_eagle)",),
+        _MEM + "cache_init_params": (
+            "CacheInitParams(page_size token_to_kv_pool_allocator req_to_token_pool"
+            " pp_rank pp_size attn_cp_rank attn_cp_size is_eagle)",
+        ),
         "sglang.srt.plugins.hook_registry": ("HookRegistry(register apply_hooks)", "HookType"),
         "sglang.srt.managers.scheduler_components.weight_updater": (
             "SchedulerWeightUpdaterManager(update_weights_from_disk update_weights_from_distributed update_weights_from_tensor"
@@ -197,7 +200,8 @@ def _parameters(args: ast.arguments) -> str:
 
 def write(found: Found, interface: Interface) -> str:
     """The text of a stored list."""
-    head = f"# SPDX-License-Identifier: Apache-2.0\n# {found.engine} {found.version}: what the adapter relies on, read from its source.\n"
+    head = "# SPDX-License-Identifier: Apache-2.0\n"
+    head += f"# {found.engine} {found.version}: what the adapter relies on, read from its source.\n"
     return head + "".join(f"{name} {text}\n" for name, text in sorted(interface.items()))
 
 
