@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Time limit: 480 s
 """The external linker with latent attention: two ranks store a page once, and an engine of one rank restores it."""
+from _faulty_linker import trouble
 from _scenarios import PAGE, control_differs, linker, objects_once, restored_equals_computed
 from support import check, control, done
 from support import sglang_engine as se
@@ -10,14 +11,16 @@ from support.store import Store
 
 def main():
     with Store() as store:
-        engine = se.engine("mla", tp=2, page_size=PAGE, **linker(store))
+        engine = se.engine("mla", tp=2, page_size=PAGE, **linker(store, linker="FaultyLinker", module="_faulty_linker"))
         tokens, right = restored_equals_computed(engine, name="MLA TP2")
         pages = objects_once(store, "kv", "MLA TP2")
         writers = {call.pid for call in control.puts()}
         check(len(writers) == 2, "both ranks offered the pages", len(writers))
         other = prompt("MLA for one rank", 200)
         wanted = se.generate(engine, other)
+        trouble("put")  # what the control restores wrongly must not be offered: the ranks would be found to differ, and the pool be split
         control_differs(engine, tokens, right, name="MLA TP2")
+        trouble("put", False)
         se.flush(engine)
         engine.shutdown()
 
