@@ -86,6 +86,7 @@ class Found:
         self.pages = self.stops[-1] if self.stops else 0
         self.every_stop = every_stop
         self.lease = lease if stops else None
+        self.lease_left = 10.0 if stops else 0.0
         self.reason = reason
         self.optional_missing = []
 

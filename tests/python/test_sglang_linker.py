@@ -156,10 +156,13 @@ class Loads(parts.CoreCase, unittest.TestCase):
 
     def test_a_cancelled_load_is_not_started(self):
         core = self.core(group=Group(Found([2])))
+        core.lookup("r", [kv(range(2))])
         core.load("r", [kv(range(2))])
         self.assertTrue(core.cancel_queued_load("r"))
         self.assertFalse(core.cancel_queued_load("r"))
         self.assertEqual(core.start_layer_wise_loading(), -1)
+        self.assertEqual(self.issued, [])
+        self.assertTrue(self.link.wait_released(["lease"]))
 
     def test_an_optional_pool_that_is_missing_fails_nothing(self):
         found = Found([2])

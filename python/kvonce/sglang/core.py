@@ -25,6 +25,7 @@ _log = logging.getLogger("kvonce")
 
 _LEASE_SECONDS = 10.0
 _FRESH_SECONDS = 4.0  # an answer is used again for so long; the rest of its lease is for the load
+_LEASE_MARGIN_SECONDS = 1.0
 _MISS_SECONDS = 1.0  # as the store itself keeps an empty answer
 _COUNTER_GRACE_SECONDS = 15.0
 _DRAIN_SECONDS = 5.0
@@ -162,7 +163,11 @@ class LinkerCore:
     def cancel_queued_load(self, rid: str) -> bool:
         """True when the load had not been started; its slots are not touched then."""
         job = self._queued.pop(rid, None)
-        return job is not None
+        if job is None:
+            return False
+        if job.answer is not None and job.answer.lease is not None:
+            self._finished.append(job.answer)
+        return True
 
     def offload(self, transfers: Sequence[Any], ready: Callable[[], bool] | None) -> bool:
         """Accepts pages to be kept; the answer depends on the transfers alone. No row is read before ready() is True."""
@@ -253,7 +258,7 @@ class LinkerCore:
         if not cause and resolve(self.views, transfers, partial=False) is None:
             return []
         stops: list[int] = []
-        lease, optional_missing = None, frozenset()
+        lease, left, optional_missing = None, 0.0, frozenset()
         if not cause:
             try:
                 found = epoch.built.group.lookup(
@@ -262,7 +267,8 @@ class LinkerCore:
                 least = -(-self.settings.min_tokens // self.page_tokens)
                 stops = list(range(1, found.pages + 1)) if found.every_stop else list(found.stops)
                 stops = [stop for stop in stops if stop >= least] if least > 1 else stops
-                lease, cause = found.lease, found.reason or ""
+                # Of an answer that the store has kept for another rank, less than the whole time may be left.
+                lease, left, cause = found.lease, found.lease_left, found.reason or ""
                 optional_missing = frozenset(found.optional_missing)
             except Exception as error:
                 reason = getattr(error, "reason", "")
@@ -272,9 +278,9 @@ class LinkerCore:
         hit = (stops[-1] if stops else 0) * self.page_tokens
         self.counters.lookup(asked, hit, cause)
         now = self._clock()
-        answer = Answer(
-            keys, stops, lease, epoch, now + (_FRESH_SECONDS if stops else _MISS_SECONDS), now + _LEASE_SECONDS - 1.0, optional_missing
-        )
+        leased_until = now + left - _LEASE_MARGIN_SECONDS
+        fresh_until = min(now + _FRESH_SECONDS, leased_until) if stops else now + _MISS_SECONDS
+        answer = Answer(keys, stops, lease, epoch, fresh_until, leased_until, optional_missing)
         self._loader.give_back(self._book.keep(rid, answer))
         self._chains.learn(keys)
         return stops
@@ -289,7 +295,8 @@ class LinkerCore:
         if found.lease is None:
             return None
         now = self._clock()
-        return Answer(keys, [], found.lease, epoch, now, now + _LEASE_SECONDS - 1.0, frozenset(found.optional_missing))
+        leased_until = now + found.lease_left - _LEASE_MARGIN_SECONDS
+        return Answer(keys, [], found.lease, epoch, now, leased_until, frozenset(found.optional_missing))
 
     def _release(self, answers: Sequence[Answer | None]) -> None:
         runtime = self.link.runtime if self.link is not None else None

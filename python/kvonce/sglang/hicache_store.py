@@ -30,8 +30,11 @@ _TRAILING = ("mamba", "swa", "auxiliary_swa", "draft_swa")
 class _Built:
     """One weight epoch's page group, rank and pools, for one set of pools."""
 
-    def __init__(self, group: Any, rank: Any, pools: dict[str, Any], shards: dict[str, Shard], version: int, names: dict[str, str]):
+    def __init__(
+        self, group: Any, pages: Any, rank: Any, pools: dict[str, Any], shards: dict[str, Shard], version: int, names: dict[str, str]
+    ):
         self.group = group
+        self.pages = pages  #: a group of the pools of which every page is needed, for leases where there is no state
         self.rank = rank
         self.pools = pools
         self.shards = shards
@@ -106,7 +109,7 @@ class HostStore:
         epoch, built = self._epoch()
         if built is None:
             return self._miss(keys)
-        found = self._lookup(epoch, built, keys)
+        found = self._lookup(epoch, built.pages, keys)
         n = found.resident_pages if found is not None and len(built.pools) == 1 else self._there(built, KV, keys, leading)
         self.counters.lookup(len(keys) * self._tokens, n * self._tokens, (found.reason if found is not None else "slow_lookup") or "absent")
         return n
@@ -119,7 +122,7 @@ class HostStore:
         if built is None:
             self._miss(keys)
             return [], {}
-        self._lookup(epoch, built, keys)
+        self._lookup(epoch, built.group, keys)
         kv = self._there(built, KV, keys, leading)
         stops = set(range(1, kv + 1))
         hits: dict[Any, int] = {}
@@ -269,13 +272,15 @@ class HostStore:
         text = repr([(names[n], shards[n].counts) for n in sorted(pools)])
         label = f"sglang hicache tp{self.place.tp_size} cp{self.place.cp_size} {hashlib.sha256(text.encode()).hexdigest()[:12]}"
         group = namespace.group(label, group_pools, ranks=self.place.ranks)
+        whole = [pool for n, pool in zip(sorted(pools), group_pools, strict=True) if not trailing[n] and not n.startswith("draft")]
+        pages = namespace.group(f"{label} pages", whole, ranks=self.place.ranks) if len(whole) < len(group_pools) else group
         rank = group.rank(*self.place.index)
         registered = {}
         for n in sorted(pools):
             pool = pools[n]
             ranges = [Layer(address, stride, size, pool.rows) for address, stride, size in pool.ranges]
             registered[n] = rank.register_pool(names[n], [Component("page", ranges)], rows=pool.rows, shard=shards[n].index, unit=pool.unit)
-        return _Built(group, rank, registered, shards, version, names)
+        return _Built(group, pages, rank, registered, shards, version, names)
 
     def _name(self, name: str, pool: HostPool) -> str:
         if not name.startswith("draft"):
@@ -317,25 +322,25 @@ class HostStore:
             have = one if have is None else bytes(a & b for a, b in zip(have, one, strict=True))
         return say(have or b"")
 
-    def _lookup(self, epoch: Any, built: _Built, keys: Sequence[str]) -> Any:
+    def _lookup(self, epoch: Any, group: Any, keys: Sequence[str]) -> Any:
         """Leases what is there; None when the store did not answer in time."""
         try:
-            found = built.group.lookup(page_hashes(keys), lease_time=_LEASE_SECONDS, timeout=self.settings.lookup_ms / 1000)
+            found = group.lookup(page_hashes(keys), lease_time=_LEASE_SECONDS, timeout=self.settings.lookup_ms / 1000)
         except Exception as error:
             if not getattr(error, "reason", ""):
                 raise
             return None
         if found.lease is not None:
-            self._keep(keys, found.lease, epoch)
+            self._keep(keys, found.lease, found.lease_left, epoch)
         return found
 
-    def _keep(self, keys: Sequence[str], lease: Any, epoch: Any) -> None:
+    def _keep(self, keys: Sequence[str], lease: Any, left: float, epoch: Any) -> None:
         dropped = []
         with self._lock:
             old = self._leases.pop(keys[0], None)
             if old is not None:
                 dropped.append(old[0])
-            self._leases[keys[0]] = (lease, epoch, time.monotonic() + _LEASE_SECONDS - 2.0)
+            self._leases[keys[0]] = (lease, epoch, time.monotonic() + left - 2.0)
             self._by_page.update(dict.fromkeys(keys, keys[0]))
             while len(self._leases) > _LEASES_MOST:
                 _, (oldest, _, _) = self._leases.popitem(last=False)
@@ -349,7 +354,7 @@ class HostStore:
             lease, of, end = self._leases.get(self._by_page.get(keys[0], ""), (None, None, 0.0))
         if lease is not None and of is epoch and end > time.monotonic():
             return lease
-        found = self._lookup(epoch, built, keys)
+        found = self._lookup(epoch, built.pages, keys)
         return found.lease if found is not None else None
 
     def _drop_leases(self) -> None:
