@@ -33,8 +33,9 @@ LOGS = ROOT / "build" / "engines"
 ENGINES = ("sglang", "vllm")
 SKIPPED = 77
 SECONDS_MAX = 300
-ALL_SECONDS_MAX = 30 * 60
-# A wheel that nobody has used for so long leaves the cache.
+ALL_SECONDS_MAX = 40 * 60
+# What nobody has used for so long leaves the cache.
+ENVIRONMENT_DAYS_MAX = 14
 WHEEL_DAYS_MAX = 3
 
 VARIABLES = {
@@ -58,6 +59,12 @@ class NoEnvironment(Exception):
     """The package index cannot be reached; the text tells what it said."""
 
 
+def forget_unused(pattern, days):
+    for old in CACHE.glob(pattern):
+        if time.time() - old.stat().st_mtime > days * 86400:
+            shutil.rmtree(old, ignore_errors=True)
+
+
 def environment_of(engine):
     """The folder of the engine's environment, made when it is not there. NoEnvironment, or SystemExit with the reason."""
     made = subprocess.run([TOOLS / f"{engine}-env"], stdout=subprocess.PIPE, text=True)
@@ -65,7 +72,18 @@ def environment_of(engine):
         raise NoEnvironment(f"the package index cannot be reached, so there is no environment with {engine}")
     if made.returncode != 0:
         raise SystemExit(f"the environment of {engine} could not be made (status {made.returncode})")
-    return Path(made.stdout.strip())
+    environment = Path(made.stdout.strip())
+    for used in (environment, compiled(environment)):
+        used.mkdir(exist_ok=True)
+        os.utime(used)
+    for pattern in (f"{engine}-*", "models-*"):
+        forget_unused(pattern, ENVIRONMENT_DAYS_MAX)
+    return environment
+
+
+def compiled(environment):
+    """The folder for what the engine compiles when it runs."""
+    return CACHE / f"{environment.name}.compiled"
 
 
 def unpacked_wheel(python):
@@ -77,9 +95,7 @@ def unpacked_wheel(python):
         raise SystemExit(f"tools/wheel failed (status {made.returncode})")
     [wheel] = dist.glob("*.whl")
     CACHE.mkdir(parents=True, exist_ok=True)
-    for old in CACHE.glob("wheel-*"):
-        if time.time() - old.stat().st_mtime > WHEEL_DAYS_MAX * 86400:
-            shutil.rmtree(old, ignore_errors=True)
+    forget_unused("wheel-*", WHEEL_DAYS_MAX)
     final = CACHE / f"wheel-{hashlib.sha256(wheel.read_bytes()).hexdigest()[:16]}"
     if not final.is_dir():
         building = Path(tempfile.mkdtemp(prefix=".wheel-", dir=CACHE))
@@ -99,7 +115,7 @@ def variables(engine, environment, kvonce, scratch):
     for folder in folders.values():
         (scratch / folder).mkdir(mode=0o700)
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("KVONCE", "VLLM_", "SGLANG_", "PYTHON"))}
-    jit = CACHE / f"{environment.name}.compiled"
+    jit = compiled(environment)
     return {
         **kept,
         "PATH": f"{environment / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}",

@@ -103,6 +103,8 @@ def path(name, engine):
                     raise
         finally:
             shutil.rmtree(building, ignore_errors=True)
+    # In use: what is not leaves the cache.
+    os.utime(final.parent)
     return str(final)
 
 
