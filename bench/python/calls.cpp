@@ -64,12 +64,16 @@ int main(int argc, char** argv) {
     if (!put(1'000'000ULL + static_cast<std::uint64_t>(i) * kPages)) std::abort();
   });
   if (!put(0)) return 1;
+  kvonce::LookupOptions probe;
+  probe.probe = true;
   const double lookup_us = median_us(repeat, [&](int) {
-    auto operation = *kv.lookup(group, pages_from(0), {.probe = true});
+    auto operation = *kv.lookup(group, pages_from(0), probe);
     operation->wait();
     if (operation->result().restorable_pages != kPages) std::abort();
   });
-  auto found = *kv.lookup(group, pages_from(0), {.lease_time = std::chrono::minutes(10)});
+  kvonce::LookupOptions lease;
+  lease.lease_time = std::chrono::minutes(10);
+  auto found = *kv.lookup(group, pages_from(0), lease);
   found->wait();
   const double load_us = median_us(repeat, [&](int) {
     const auto pages = pages_from(0);
