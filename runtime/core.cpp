@@ -36,10 +36,14 @@ std::uint64_t random_bits() {
   return std::uint64_t{device()} << 32U | device();
 }
 
-Call::Call(Core& core) {
-  if (core.forks != g_forks.load(std::memory_order_relaxed)) {
-    error = {Reason::closed, "this runtime was started before a fork; the child has to start its own"};
-  } else if (!core.gate.enter()) {
+Error check_fork(const Core& core) {
+  if (core.forks == g_forks.load(std::memory_order_relaxed)) return {};
+  return {Reason::closed, "this runtime was started before a fork; the child has to start its own"};
+}
+
+Call::Call(Core& core) : error(check_fork(core)) {
+  if (error) return;
+  if (!core.gate.enter()) {
     error = {Reason::closed, "the runtime is stopped"};
   } else {
     core_ = &core;

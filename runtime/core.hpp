@@ -114,6 +114,9 @@ struct Core {
 };
 using CorePtr = std::shared_ptr<Core>;
 
+/// Empty, or this is a child of the process that started the runtime: none of its locks may be waited for here.
+Error check_fork(const Core& core);
+
 /// One call inside the gate: `if (Call call(core); call.error) ...`.
 class Call {
  public:

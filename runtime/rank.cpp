@@ -86,6 +86,7 @@ Rank::~Rank() {
 
 Result<PoolHandle> Rank::register_pool(const PoolSpec& spec) {
   Result<PoolHandle> result;
+  if ((result.error = runtime::check_fork(*impl_->core))) return result;
   const std::lock_guard one_at_a_time(impl_->registering);
   const int index = impl_->group->find(spec.name);
   if (index < 0) {
@@ -178,6 +179,7 @@ Result<PoolHandle> Rank::register_pool(const PoolSpec& spec) {
 
 Error Rank::unregister_pool(PoolHandle pool, std::chrono::milliseconds timeout) {
   if (Error error = check_timeout("unregister_pool: timeout", timeout)) return error;
+  if (Error error = runtime::check_fork(*impl_->core)) return error;
   const auto memory = impl_->pool(pool);
   if (!memory) return bad("unregister_pool: pool handle " + std::to_string(pool.id) + " is not one of this rank");
   memory->closing = true;

@@ -15,6 +15,7 @@ namespace kvonce {
 
 using runtime::bad;
 using runtime::Call;
+using runtime::check_fork;
 using runtime::check_timeout;
 
 namespace {
@@ -29,6 +30,7 @@ Error check_name(const char* what, std::string_view name) {
 }
 
 Error check_namespace(const runtime::Core& core, const char* what, NamespaceHandle ns) {
+  if (Error error = check_fork(core)) return error;
   if (core.directory->namespace_text(ns.id)) return {};
   return {Reason::unknown_namespace, std::string(what) + ": namespace handle " + std::to_string(ns.id) + " was not opened here"};
 }
@@ -153,6 +155,7 @@ Result<GroupHandle> Runtime::register_group(NamespaceHandle ns, const GroupSpec&
 Result<std::shared_ptr<Rank>> Runtime::add_rank(GroupHandle group, const Coordinates& at) {
   Result<std::shared_ptr<Rank>> result;
   runtime::Core& core = *impl_->core;
+  if ((result.error = check_fork(core))) return result;
   const runtime::GroupPtr record = core.directory->group(group.id);
   if (!record) {
     result.error = bad("add_rank: group handle " + std::to_string(group.id) + " was not registered here");
@@ -211,6 +214,7 @@ Result<std::shared_ptr<LookupOperation>> Runtime::lookup(GroupHandle group, std:
     result.error = {Reason::too_many, "lookup: " + std::to_string(pages.size()) + " pages: must be at most " + std::to_string(kMaxBatchItems)};
     return result;
   }
+  if ((result.error = check_fork(core))) return result;
   if (!core.directory->group(group.id)) {
     result.error = bad("lookup: group handle " + std::to_string(group.id) + " was not registered here");
     return result;
@@ -262,6 +266,7 @@ Error Runtime::release(LeaseId lease) { return call_lease(*impl_->core, lease, 0
 Result<std::vector<std::uint8_t>> Runtime::exists(GroupHandle group, std::string_view pool, std::uint32_t shard,
                                                   std::span<const PageHash> pages) const {
   Result<std::vector<std::uint8_t>> result;
+  if ((result.error = check_fork(*impl_->core))) return result;
   const runtime::GroupPtr record = impl_->core->directory->group(group.id);
   if (!record) {
     result.error = bad("exists: group handle " + std::to_string(group.id) + " was not registered here");
@@ -343,6 +348,7 @@ Result<std::shared_ptr<AdminOperation>> remove(runtime::Core& core, protocol::Re
 
 Result<std::shared_ptr<AdminOperation>> Runtime::remove_key(GroupHandle group, std::string_view pool, std::uint32_t shard,
                                                             const PageHash& page, Completion completion) {
+  if (Error error = check_fork(*impl_->core)) return {nullptr, error};
   const runtime::GroupPtr record = impl_->core->directory->group(group.id);
   if (!record) return {nullptr, bad("remove_key: group handle " + std::to_string(group.id) + " was not registered here")};
   const int index = record->find(pool);
@@ -463,6 +469,7 @@ bool Runtime::connected() const noexcept { return impl_->core->incarnation.load(
 std::uint64_t Runtime::incarnation() const noexcept { return impl_->core->incarnation.load(std::memory_order_acquire); }
 
 bool Runtime::wait_connected(std::chrono::milliseconds timeout) const {
+  if (check_fork(*impl_->core)) return false;
   const auto until = std::chrono::steady_clock::now() + std::clamp(timeout, std::chrono::milliseconds{0}, kMaxTimeout);
   return impl_->core->wait_connected(until);
 }

@@ -186,7 +186,7 @@ KVONCE_C_API kvonce_reason kvonce_runtime_start(const kvonce_runtime_options* op
                                                 kvonce_error* error);
 /* Open operations end with closed; later calls answer `closed`. Idempotent. */
 KVONCE_C_API kvonce_reason kvonce_runtime_stop(kvonce_runtime* runtime, uint64_t timeout_ms, kvonce_error* error);
-/* Stops first, within 5 s. */
+/* Stops first, within 5 s. Not from a callback. */
 KVONCE_C_API void kvonce_runtime_free(kvonce_runtime* runtime);
 
 /* 0 while the store is lost: calls end with store_lost, and a connection is tried again and again. */
