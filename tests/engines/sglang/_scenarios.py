@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the tests of SGLang's engine share: arguments that name kvonce, and one prompt computed, restored, and restored wrongly."""
 import json
-import math
+import multiprocessing
 import shutil
 import tempfile
 from pathlib import Path
@@ -9,6 +9,7 @@ from pathlib import Path
 from support import check, control, models
 from support import sglang_engine as se
 from support.compare import difference, prompt
+from support.store import Store
 
 PAGE = 16
 PROMPT = 200
@@ -34,10 +35,14 @@ def hicache(store, interface_v1=1, layout="page_first", **config):
         "hicache_storage_backend_extra_config": json.dumps(extra)}
 
 
-def restored_equals_computed(engine, seed="a", length=PROMPT, name="", before_restore=None):
-    """One prompt: computed, taken from the engine's own cache, and restored from the store after its slots were overwritten."""
+def restored_equals_computed(engine, seed="a", length=PROMPT, name="", before_restore=None, ends_at=None):
+    """One prompt: computed, taken from the engine's own cache, and restored from the store after its slots were overwritten.
+
+    ends_at: a request of the first so many tokens comes between, so that there is a recurrent state at that length."""
     tokens = prompt(f"{name} {seed}", length)
     cold = se.generate(engine, tokens)
+    if ends_at:
+        se.generate(engine, tokens[:ends_at], new_tokens=1)
     local = se.generate(engine, tokens)
     se.flush(engine)
     se.pollute(engine, seed=f"{name} {seed}")
@@ -70,13 +75,24 @@ def control_differs(engine, tokens, right, name="", seed="control", switch=contr
 
 
 def spread(a, b):
-    """Largest difference of log probabilities up to the first token that differs; that one's included, since both are of the best choice."""
-    apart = 0.0
-    for token_a, token_b, x, y in zip(a.tokens, b.tokens, a.logprobs, b.logprobs):
-        apart = max(apart, abs(x - y))
-        if token_a != token_b:
-            return max(apart, math.inf if apart == 0.0 else apart)
-    return apart
+    """Largest difference of the chosen tokens' log probabilities, place by place."""
+    return max(abs(x - y) for x, y in zip(a.logprobs, b.logprobs, strict=True))
+
+
+def store_at(address):
+    """The store of another process of this test, to ask it."""
+    store = Store()
+    store.address = address
+    return store
+
+
+def apart(function, *arguments):
+    """Runs the function in a process of its own and waits for it: an engine that is shut down, or killed, ends all children of the
+    process that it is in, the store among them."""
+    process = multiprocessing.get_context("spawn").Process(target=function, args=arguments)
+    process.start()
+    process.join()
+    check(process.exitcode == 0, f"the process of {function.__name__} ends well", process.exitcode)
 
 
 def objects_once(store, pool, name=""):

@@ -36,7 +36,7 @@ def main():
             tp_rank=rank, tp_size=ranks, pp_rank=0, pp_size=1, attn_cp_rank=0, attn_cp_size=1, is_mla_model=is_mla, enable_storage_metrics=True,
             is_page_first_layout=True, model_name="classes",
             extra_config={"backend_name": "kvonce", "module_path": "kvonce.sglang", "class_name": "HiCacheStorage", "interface_v1": v1,
-                          "store": store.address, "model_id": "classes", "lookup_ms": 10_000, "load_ms": 30_000, **extra})
+                          "store": store.address, "model_id": f"classes {type(host_pool).__name__}", "lookup_ms": 10_000, "load_ms": 30_000, **extra})
         made = StorageBackendFactory.create_backend("dynamic", config, host_pool)
         made.register_mem_pool_host(host_pool)
         made.register_mem_host_pool_v2(host_pool, PoolName.KV)

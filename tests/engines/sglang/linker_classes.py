@@ -112,7 +112,7 @@ def rank_process(rank, ranks, port, address, results):
         middle = PAGES // 2
         p.fill(states, 500 + rank)
         del linker.record_offload_ready
-        linker.offload([p.kv(other[:middle], p.slots(2, middle)), p.state(other[middle - 1], 4)])
+        linker.offload([p.kv(other[:middle], p.slots(12, middle)), p.state(other[middle - 1], 4)])
         wait_offloads(linker, 1)
         linker.pop_completed_offload()
         dist.barrier()
