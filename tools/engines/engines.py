@@ -55,8 +55,8 @@ def say(text):
     print(f"== {text}", file=sys.stderr, flush=True)
 
 
-class NoEnvironment(Exception):
-    """The package index cannot be reached; the text tells what it said."""
+class NoIndex(Exception):
+    """The package index cannot be reached; the text tells what is missing for that."""
 
 
 def forget_unused(pattern, days):
@@ -66,10 +66,10 @@ def forget_unused(pattern, days):
 
 
 def environment_of(engine):
-    """The folder of the engine's environment, made when it is not there. NoEnvironment, or SystemExit with the reason."""
+    """The folder of the engine's environment, made when it is not there. NoIndex, or SystemExit with the reason."""
     made = subprocess.run([TOOLS / f"{engine}-env"], stdout=subprocess.PIPE, text=True)
     if made.returncode == SKIPPED:
-        raise NoEnvironment(f"the package index cannot be reached, so there is no environment with {engine}")
+        raise NoIndex(f"the package index cannot be reached, so there is no environment with {engine}")
     if made.returncode != 0:
         raise SystemExit(f"the environment of {engine} could not be made (status {made.returncode})")
     environment = Path(made.stdout.strip())
@@ -86,12 +86,20 @@ def compiled(environment):
     return CACHE / f"{environment.name}.compiled"
 
 
+def index_answers(python):
+    with tempfile.TemporaryDirectory() as scratch:
+        asked = ["bash", "-c", 'set -euo pipefail; source "$1"; index_answers "$2" pip "$3"', "bash", TOOLS / "env.sh", python, scratch]
+        return subprocess.run(asked).returncode == 0
+
+
 def unpacked_wheel(python):
     """The folder with kvonce as users get it: a wheel for that interpreter, made by now and installed in a folder of its own."""
     dist = LOGS / "wheel"
     shutil.rmtree(dist, ignore_errors=True)
     made = subprocess.run([ROOT / "tools" / "wheel", python.resolve()], stdout=sys.stderr, env={**os.environ, "KVONCE_DIST": str(dist)})
     if made.returncode != 0:
+        if not index_answers(python):
+            raise NoIndex("the package index cannot be reached, so there is nothing to build the wheel with")
         raise SystemExit(f"tools/wheel failed (status {made.returncode})")
     [wheel] = dist.glob("*.whl")
     CACHE.mkdir(parents=True, exist_ok=True)
@@ -222,11 +230,15 @@ def test(arguments):
     for engine in {engine for engine, _ in chosen}:
         try:
             environments[engine] = environment_of(engine)
-        except NoEnvironment as error:
+        except NoIndex as error:
             reasons[engine] = str(error)
             say(f"SKIPPED: all tests of {engine}: {error}")
     if environments and kvonce is None:
-        kvonce = unpacked_wheel(next(iter(environments.values())) / "bin" / "python")
+        try:
+            kvonce = unpacked_wheel(next(iter(environments.values())) / "bin" / "python")
+        except NoIndex as error:
+            reasons = dict.fromkeys(ENGINES, str(error))
+            say(f"SKIPPED: all tests in engines: {error}")
     LOGS.mkdir(parents=True, exist_ok=True)
     adopt_orphans()
     # The environments may have to be made first; that is not part of the time for tests.
@@ -252,10 +264,10 @@ def test(arguments):
 def run(arguments):
     try:
         environment = environment_of(arguments.engine)
-    except NoEnvironment as error:
+        kvonce = arguments.kvonce or unpacked_wheel(environment / "bin" / "python")
+    except NoIndex as error:
         say(str(error))
         return SKIPPED
-    kvonce = arguments.kvonce or unpacked_wheel(environment / "bin" / "python")
     script = Path(arguments.script).resolve()
     scratch = Path(tempfile.mkdtemp(prefix="kvonce-"))
     adopt_orphans()
