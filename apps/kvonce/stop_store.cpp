@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/kvonce/stop_store.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <optional>
 #include <system_error>
+#include <thread>
 
 #include <poll.h>
 #include <sys/stat.h>
@@ -21,6 +23,10 @@ namespace {
 
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
+
+// A lock's owner and what it has written into it agree within this, unless something is wrong.
+constexpr std::chrono::milliseconds kSettle{1'000};
+constexpr std::chrono::milliseconds kLookAgain{5};
 
 std::string system_text(int code) { return std::generic_category().message(code); }
 
@@ -79,10 +85,10 @@ class ProcessHandle {
   int fd_;
 };
 
-}  // namespace
-
-StoppedStore stop_store(const std::string& socket, std::chrono::milliseconds timeout) {
+/// `changing`: what was seen may be of a store that ends or starts in this moment, so that it is worth to look again.
+StoppedStore try_to_stop(const std::string& socket, Clock::time_point deadline, std::chrono::milliseconds timeout, bool& changing) {
   StoppedStore result;
+  changing = false;
   runtime::StoreHolder holder = runtime::store_holder(socket);
   result.was_running = holder.held;
   result.pid = holder.pid;
@@ -103,12 +109,14 @@ StoppedStore stop_store(const std::string& socket, std::chrono::milliseconds tim
     return result;
   }
   if (holder.pid == 0) {
+    changing = true;
     result.error = socket + ".lock is held, but names no process yet: a store is starting; try again";
     return result;
   }
   // In this order: from here on the handle is of the process that is looked at, whatever becomes of its number.
   const ProcessHandle process(holder.pid);
   if (!process.open()) {
+    changing = errno == ESRCH;
     result.error = "process " + pid + " of " + socket + ".lock cannot be reached: " + system_text(errno) +
                    " (a store in another container is ended from there)";
     return result;
@@ -120,24 +128,40 @@ StoppedStore stop_store(const std::string& socket, std::chrono::milliseconds tim
   }
   // Who listens was named by the kernel, for as long as the handle above is of that process.
   if (listener.listens ? transport::find_listener(socket).pid != holder.pid : !holds_lock(holder.pid, socket + ".lock")) {
+    changing = true;
     result.error = "process " + pid + " is named by " + socket + ".lock, but does not seem to hold it: a store in another container is"
                    " ended from there";
     return result;
   }
   if (const std::string name = program_of(holder.pid); name != "kvonced") {
+    changing = name.empty();  // it has ended since
     result.error = "the store on " + socket + " lies in process " + pid + " (" + name + "), which is no kvonced: end that program itself";
     return result;
   }
   if (!process.send(SIGTERM)) {
+    changing = errno == ESRCH;
     result.error = "process " + pid + " cannot be signalled: " + system_text(errno);
     return result;
   }
   static_cast<void>(process.send(SIGCONT));  // one that is stopped would never see it
-  if (!process.wait_end(Clock::now() + timeout)) {
+  if (!process.wait_end(deadline)) {
     result.error = "kvonced with pid " + pid + " was told to end, but has not within " + std::to_string(timeout.count()) +
                    " ms (--timeout): it waits for copies up to its drain-time";
   }
   return result;
+}
+
+}  // namespace
+
+StoppedStore stop_store(const std::string& socket, std::chrono::milliseconds timeout) {
+  const Clock::time_point deadline = Clock::now() + timeout;
+  const Clock::time_point settled = std::min(deadline, Clock::now() + kSettle);
+  for (;;) {
+    bool changing = false;
+    StoppedStore result = try_to_stop(socket, deadline, timeout, changing);
+    if (!changing || Clock::now() >= settled) return result;
+    std::this_thread::sleep_for(kLookAgain);
+  }
 }
 
 }  // namespace kvonce::apps
