@@ -41,6 +41,7 @@ OwnStore::Spec store_spec(const CrewSpec& spec) {
   // Pages of this run, those before it, and room for what was removed but still lies in a lease or a quarantine.
   const std::uint64_t pages = spec.pages + kFirstKeys;
   store.memory_bytes = arena_bytes_for(pages, pages, pages * spec.page_bytes, 1);
+  store.payload_bytes = spec.pages * spec.page_bytes;
   store.index_pages = std::max<std::uint64_t>(pages + 1'024, 4'096);
   return store;
 }

@@ -229,7 +229,10 @@ Outcome run_lookup_via(const Options& options) {
   const Interrupts interrupts;
   try {
     const StoreSize size = store_size(options, scaled_preset(options));
-    StoreUse store(options.via, {size.arena_bytes, size.index_pages, {}});
+    OwnStore::Spec spec;
+    spec.memory_bytes = size.arena_bytes;
+    spec.index_pages = size.index_pages;
+    StoreUse store(options.via, spec);
     Outcome out = measure_lookups(options, store.address(), store.pid());
     store.end();
     return out;

@@ -85,23 +85,10 @@ OneRun put_once(const Options& options, const std::vector<RowMemory>& memory) {
   if (!driven.error.empty()) return {{}, "put refused: " + driven.error, {}};
 
   OneRun out;
-  Json by_rank = Json::array();
-  std::uint64_t moved = 0;
-  for (std::size_t r = 0; r < options.ranks; ++r) {
-    by_rank.push_back(stage.rank(r).moved_bytes() - moved_before[r]);
-    moved += stage.rank(r).moved_bytes() - moved_before[r];
-  }
-  const std::uint64_t unique_bytes = options.pages * options.page_bytes;
-  out.json = {{"path", kPathEmbedded},
-              {"unique_pages", options.pages},
-              {"unique_bytes", unique_bytes},
-              {"announced_bytes", after.announced_bytes - before.announced_bytes},
-              {"moved_bytes", moved},
-              {"moved_bytes_by_rank", by_rank},
-              {"stored_bytes", after.stored_bytes - before.stored_bytes},
-              {"evicted_bytes", after.evicted_bytes - before.evicted_bytes},
-              {"checksum_samples", after.samples - before.samples}};
-  add_rates(out.json, {static_cast<double>(unique_bytes), options.pages, options.pages * options.ranks}, driven.seconds,
+  MovedBytes moved{{}, before, after};
+  for (std::size_t r = 0; r < options.ranks; ++r) moved.by_rank.push_back(stage.rank(r).moved_bytes() - moved_before[r]);
+  out.json = put_run_json(kPathEmbedded, options, moved);
+  add_rates(out.json, {static_cast<double>(options.pages * options.page_bytes), options.pages, options.pages * options.ranks}, driven.seconds,
             driven.cpu_seconds, driven.ack_us, limit);
   out.json["verdicts"] = verdicts_json(verdicts);
   out.wrong = stage.verify(keys, seed, options.batch);
@@ -155,15 +142,11 @@ OneRun get_once(const Options& options, const std::vector<RowMemory>& memory) {
   OneRun out;
   const std::uint64_t loaded = loaded_of(reasons);
   const std::uint64_t asked = options.pages * options.ranks;
-  out.json = {{"path", kPathEmbedded},
-              {"unique_pages", options.pages},
-              {"unique_bytes", options.pages * options.page_bytes},
-              {"asked_bytes", asked * options.page_bytes},
-              {"loaded_bytes", loaded * options.page_bytes}};
+  out.json = get_run_json(kPathEmbedded, options, loaded);
   add_rates(out.json, {static_cast<double>(asked * options.page_bytes), options.pages, asked}, driven.seconds, driven.cpu_seconds,
             driven.ack_us, limit);
   out.json["results"] = results_json(reasons);
-  if (loaded != asked) out.wrong = std::to_string(asked - loaded) + " of " + std::to_string(asked) + " loads failed";
+  out.wrong = missing_loads(asked, loaded);
   for (std::size_t r = 0; r < options.ranks && out.wrong.empty(); ++r) {
     const std::uint64_t wrong = stage.wrong_rows(r, seed);
     if (wrong != 0) out.wrong = std::to_string(wrong) + " pages of rank " + std::to_string(r) + " have other bytes";

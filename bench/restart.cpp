@@ -104,7 +104,7 @@ Json restart_once(const Options& options, const std::vector<RowMemory>& memory, 
   const std::uint64_t seed = fresh_seed();
   Json run = {{"unique_pages", options.pages}, {"unique_bytes", options.pages * options.page_bytes}, {"memory_bytes", spec.memory_bytes}};
   {
-    OwnStore store(folder.path(), spec);
+    OwnStore store(folder.path(), spec.settings());
     run["cold_seconds_to_ready"] = store.seconds_to_ready();
     {
       const Client client(options, store.address(), memory);
@@ -116,7 +116,7 @@ Json restart_once(const Options& options, const std::vector<RowMemory>& memory, 
     store.end();
     run["seconds_to_end"] = std::chrono::duration<double>(Clock::now() - begin).count();
   }
-  OwnStore store(folder.path(), spec);
+  OwnStore store(folder.path(), spec.settings());
   run["seconds_to_ready"] = store.seconds_to_ready();
   run["ready_line"] = store.ready_line();
   {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/results.hpp"
 
+#include <numeric>
 #include <string>
 
 namespace kvonce::bench {
@@ -31,6 +32,30 @@ std::uint64_t loaded_of(const std::vector<ReasonCounts>& by_rank) {
   std::uint64_t sum = 0;
   for (const ReasonCounts& counts : by_rank) sum += counts[static_cast<std::size_t>(Reason::none)];
   return sum;
+}
+
+Json put_run_json(const char* path, const Options& options, const MovedBytes& moved) {
+  return {{"path", path},
+          {"unique_pages", options.pages},
+          {"unique_bytes", options.pages * options.page_bytes},
+          {"announced_bytes", moved.after.announced_bytes - moved.before.announced_bytes},
+          {"moved_bytes", std::accumulate(moved.by_rank.begin(), moved.by_rank.end(), std::uint64_t{0})},
+          {"moved_bytes_by_rank", moved.by_rank},
+          {"stored_bytes", moved.after.stored_bytes - moved.before.stored_bytes},
+          {"evicted_bytes", moved.after.evicted_bytes - moved.before.evicted_bytes},
+          {"checksum_samples", moved.after.samples - moved.before.samples}};
+}
+
+Json get_run_json(const char* path, const Options& options, std::uint64_t loaded) {
+  return {{"path", path},
+          {"unique_pages", options.pages},
+          {"unique_bytes", options.pages * options.page_bytes},
+          {"asked_bytes", options.pages * options.ranks * options.page_bytes},
+          {"loaded_bytes", loaded * options.page_bytes}};
+}
+
+std::string missing_loads(std::uint64_t asked, std::uint64_t loaded) {
+  return loaded == asked ? std::string() : std::to_string(asked - loaded) + " of " + std::to_string(asked) + " loads failed";
 }
 
 void add_rates(Json& run, const Rates& rates, double seconds, double cpu_seconds, std::vector<double>& ack_us,

@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
@@ -15,6 +16,7 @@
 #include <system_error>
 
 #include "protocol/units.hpp"
+#include "runtime/auto_store.hpp"
 #include "runtime/spawn_store.hpp"
 
 namespace kvonce::bench {
@@ -26,13 +28,6 @@ constexpr std::chrono::seconds kReadyTime{120};
 constexpr std::chrono::seconds kEndTime{60};
 constexpr std::size_t kShownLog = 1'024;
 constexpr int kReadyFd = 3;
-
-// The pid that a server writes into its lock file.
-pid_t pid_in(const std::string& lock) {
-  std::ifstream file(lock);
-  long pid = 0;
-  return file >> pid && pid > 0 ? static_cast<pid_t>(pid) : 0;
-}
 
 std::uint64_t whole_mib(std::uint64_t bytes) { return (bytes + (2ULL << 20) - 1) / (2ULL << 20) * (2ULL << 20); }
 
@@ -48,7 +43,15 @@ TemporaryFolder::~TemporaryFolder() {
   std::filesystem::remove_all(path_, code);
 }
 
-OwnStore::OwnStore(const std::string& folder, const Spec& spec) : socket_(folder + "/store"), log_(folder + "/log") {
+std::vector<std::string> OwnStore::Spec::settings() const {
+  const std::string memory = std::to_string(whole_mib(memory_bytes));
+  std::vector<std::string> flags{"--memory",   memory, "--index-pages", std::to_string(index_pages), "--leased-bytes", memory, "--lease-time", "60s",
+                                 "--populate", "yes"};
+  if (!arena_file.empty()) flags.insert(flags.end(), {"--arena-file", arena_file});
+  return flags;
+}
+
+OwnStore::OwnStore(const std::string& folder, const std::vector<std::string>& settings) : socket_(folder + "/store"), log_(folder + "/log") {
   const auto program = runtime::find_store_program({});
   if (!program) throw Failed{program.error.text};
   const Descriptor log(open(log_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0600));
@@ -56,15 +59,10 @@ OwnStore::OwnStore(const std::string& folder, const Spec& spec) : socket_(folder
   if (log.get() < 0 || pipe2(ends, O_CLOEXEC) != 0) throw Failed{log_ + ": " + std::generic_category().message(errno)};
   const Descriptor listen(ends[0]);
   Descriptor tell(ends[1]);
-  std::vector<std::string> arguments{"--socket",       socket_,
-                                     "--memory",       std::to_string(whole_mib(spec.memory_bytes)),
-                                     "--index-pages",  std::to_string(spec.index_pages),
-                                     "--leased-bytes", std::to_string(whole_mib(spec.memory_bytes)),
-                                     "--lease-time",   "60s",
-                                     "--populate",     "yes",
-                                     "--idle-exit",    "60s",  // should this process be killed
-                                     "--ready-fd",     std::to_string(kReadyFd)};
-  if (!spec.arena_file.empty()) arguments.insert(arguments.end(), {"--arena-file", spec.arena_file});
+  std::vector<std::string> arguments{"--socket", socket_, "--config", "/dev/null", "--ready-fd", std::to_string(kReadyFd),
+                                     "--idle-exit", "60s"};  // should this process be killed
+  if (std::find(settings.begin(), settings.end(), "--arena-file") == settings.end()) arguments.insert(arguments.end(), {"--arena-file", ""});
+  arguments.insert(arguments.end(), settings.begin(), settings.end());
   const auto begin = Clock::now();
   process_ = ChildProcess::start(program.value, arguments, {{log.get(), STDOUT_FILENO}, {log.get(), STDERR_FILENO}, {tell.get(), kReadyFd}});
   tell.reset();
@@ -115,11 +113,39 @@ std::string OwnStore::log_text() const {
 
 StoreUse::StoreUse(const std::string& via, const OwnStore::Spec& spec) : via_(via) {
   if (via != "spawn") {
-    pid_ = pid_in(via.substr(5) + ".lock");
+    pid_ = static_cast<pid_t>(runtime::store_holder(via.substr(5)).pid);
+    const auto capacity = store_capacity(via);
+    if (!capacity) throw Failed{capacity.error.text};
+    if (capacity.value < spec.payload_bytes) {
+      throw Failed{"the store at " + via + " keeps at most " + protocol::format_bytes(capacity.value) + ", and this benchmark needs " +
+                   protocol::format_bytes(spec.payload_bytes) + " at once: take fewer or smaller pages, or a larger store"};
+    }
     return;
   }
+  start(spec.settings());
+}
+
+StoreUse::StoreUse(const std::vector<std::string>& settings) { start(settings); }
+
+void StoreUse::start(const std::vector<std::string>& settings) {
   folder_ = std::make_unique<TemporaryFolder>(std::filesystem::temp_directory_path().string());
-  own_ = std::make_unique<OwnStore>(folder_->path(), spec);
+  own_ = std::make_unique<OwnStore>(folder_->path(), settings);
+}
+
+Result<std::uint64_t> store_capacity(const std::string& address) {
+  RuntimeConfig config;
+  config.engine_id = "kvonce asks " + std::to_string(getpid());
+  config.store = address;
+  config.read_only = true;
+  Result<std::uint64_t> result;
+  auto started = Runtime::start(config);
+  if (!started) {
+    result.error = started.error;
+    return result;
+  }
+  result.value = started.value->stats().capacity_bytes;
+  if (result.value == 0) result.error = {Reason::store_lost, "the store at " + address + " does not answer"};
+  return result;
 }
 
 }  // namespace kvonce::bench

@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include <kvonce/runtime.hpp>
+
 #include "bench/child.hpp"
 
 namespace kvonce::bench {
@@ -33,10 +35,15 @@ class OwnStore {
   struct Spec {
     std::uint64_t memory_bytes = 0;
     std::uint64_t index_pages = 0;
-    std::string arena_file;  ///< empty: none
+    std::string arena_file;           ///< empty: none
+    std::uint64_t payload_bytes = 0;  ///< that a benchmark keeps at once
+    /// Flags of kvonced: all memory taken at the start, all of it may be leased by one engine.
+    std::vector<std::string> settings() const;
   };
-  /// Its socket and log lie in `folder`. Returns when it is ready; throws Failed, with the end of its log, when it does not get so.
-  OwnStore(const std::string& folder, const Spec& spec);
+  /// `settings`: flags of kvonced, such as "--memory", "1GiB". The socket and the log lie in `folder`; what the environment and its
+  /// file say is meant for the user's own store and not read. Returns when it is ready; throws Failed, with the end of its log,
+  /// when it does not get so.
+  OwnStore(const std::string& folder, const std::vector<std::string>& settings);
   ~OwnStore();
   OwnStore(const OwnStore&) = delete;
   OwnStore& operator=(const OwnStore&) = delete;
@@ -56,10 +63,16 @@ class OwnStore {
   double seconds_to_ready_ = 0;
 };
 
+/// Most payload that the store at "unix:PATH" keeps.
+Result<std::uint64_t> store_capacity(const std::string& address);
+
 /// By --via: "spawn" or "unix:PATH".
 class StoreUse {
  public:
+  /// Throws Failed when the store that is there cannot keep what the spec asks for.
   StoreUse(const std::string& via, const OwnStore::Spec& spec);
+  /// A kvonced of its own, in a folder that is gone with it.
+  explicit StoreUse(const std::vector<std::string>& settings);
   std::string address() const { return own_ ? own_->address() : via_; }
   /// Of the process that serves; 0: not known.
   pid_t pid() const { return own_ ? own_->pid() : pid_; }
@@ -68,6 +81,7 @@ class StoreUse {
   }
 
  private:
+  void start(const std::vector<std::string>& settings);
   std::string via_;
   pid_t pid_ = 0;
   std::unique_ptr<TemporaryFolder> folder_;  // before the store: gone after it

@@ -71,24 +71,13 @@ void put_once(const Options& options, Crew& crew, std::vector<Json>& runs) {
   limit.measure();
 
   std::vector<VerdictCounts> verdicts;
-  Json by_rank = Json::array();
-  std::uint64_t moved = 0;
+  MovedBytes moved{{}, before, after};
   for (const Json& report : timed.reports) {
     verdicts.push_back(report.at("verdicts").get<VerdictCounts>());
-    by_rank.push_back(report.at("moved_bytes"));
-    moved += report.at("moved_bytes").get<std::uint64_t>();
+    moved.by_rank.push_back(report.at("moved_bytes").get<std::uint64_t>());
   }
-  const std::uint64_t unique_bytes = options.pages * options.page_bytes;
-  Json run = {{"path", kPathShared},
-              {"unique_pages", options.pages},
-              {"unique_bytes", unique_bytes},
-              {"announced_bytes", after.announced_bytes - before.announced_bytes},
-              {"moved_bytes", moved},
-              {"moved_bytes_by_rank", by_rank},
-              {"stored_bytes", after.stored_bytes - before.stored_bytes},
-              {"evicted_bytes", after.evicted_bytes - before.evicted_bytes},
-              {"checksum_samples", after.samples - before.samples}};
-  add_rates(run, {static_cast<double>(unique_bytes), options.pages, options.pages * options.ranks}, timed.seconds, timed.cpu.all(),
+  Json run = put_run_json(kPathShared, options, moved);
+  add_rates(run, {static_cast<double>(options.pages * options.page_bytes), options.pages, options.pages * options.ranks}, timed.seconds, timed.cpu.all(),
             timed.ack_us, limit);
   add_cpu(run, timed.cpu, options.pages);
   run["seconds_to_start"] = crew.seconds_to_start();
@@ -123,18 +112,13 @@ void get_once(const Options& options, Crew& crew, std::vector<Json>& runs) {
   for (const Json& report : timed.reports) reasons.push_back(report.at("reasons").get<ReasonCounts>());
   const std::uint64_t asked = options.pages * options.ranks;
   const std::uint64_t loaded = loaded_of(reasons);
-  Json run = {{"path", kPathShared},
-              {"unique_pages", options.pages},
-              {"unique_bytes", options.pages * options.page_bytes},
-              {"asked_bytes", asked * options.page_bytes},
-              {"loaded_bytes", loaded * options.page_bytes}};
+  Json run = get_run_json(kPathShared, options, loaded);
   add_rates(run, {static_cast<double>(asked * options.page_bytes), options.pages, asked}, timed.seconds, timed.cpu.all(), timed.ack_us,
             limit);
   add_cpu(run, timed.cpu, options.pages);
   run["seconds_to_start"] = crew.seconds_to_start();
   run["results"] = results_json(reasons);
-  std::string wrong;
-  if (loaded != asked) wrong = std::to_string(asked - loaded) + " of " + std::to_string(asked) + " loads failed";
+  std::string wrong = missing_loads(asked, loaded);
   const auto rows = crew.ask_all({{"do", "wrong_rows"}, {"seed", seed}});
   for (std::size_t r = 0; r < rows.size() && wrong.empty(); ++r)
     if (rows[r].at("wrong") != 0)

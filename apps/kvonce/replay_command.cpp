@@ -136,7 +136,7 @@ int run_replay(const ReplayOptions& options, bool capacity_given, const OutputOp
   if (!planned.plan)
     return tell_error(kCommand, planned.error);
   if (options.via.starts_with("unix:")) {
-    const auto capacity = store_capacity(*planned.plan);
+    const auto capacity = bench::store_capacity(options.via);
     if (!capacity)
       return tell_error(kCommand, "--via: " + capacity.error.text);
     if (const std::string wrong = take_store_capacity(*planned.plan, capacity_given, capacity.value); !wrong.empty())

@@ -112,22 +112,6 @@ Error check_store(const ReplayPlan& plan, const ReplaySetup& setup) {
   return store_config(plan, setup).check();
 }
 
-Result<std::uint64_t> store_capacity(const ReplayPlan& plan) {
-  RuntimeConfig config;
-  config.engine_id = "replay";
-  config.store = plan.via;
-  config.read_only = true;
-  Result<std::uint64_t> result;
-  auto started = Runtime::start(config);
-  if (!started) {
-    result.error = started.error;
-    return result;
-  }
-  result.value = started.value->stats().capacity_bytes;
-  if (result.value == 0) result.error = {Reason::store_lost, "the store at " + plan.via + " does not answer"};
-  return result;
-}
-
 ReplayRun::ReplayRun(const ReplayPlan& plan, const ReplaySetup& setup) : plan_(plan), setup_(setup) {
   started_seconds_ = wall_seconds();
   started_cpu_seconds_ = cpu_seconds();
@@ -150,10 +134,11 @@ bool ReplayRun::fail(std::string_view what, const Error& error) {
 bool ReplayRun::start() {
   RuntimeConfig config = store_config(plan_, setup_);
   if (plan_.via == "spawn") {
-    auto spawned = SpawnedStore::start(store_settings(config));
-    if (!spawned.store)
-      return fail("the store does not start", {Reason::store_lost, spawned.error});
-    spawned_ = std::move(spawned.store);
+    try {
+      spawned_ = std::make_unique<bench::StoreUse>(store_settings(config));
+    } catch (const bench::Failed& failed) {
+      return fail("the store does not start", {Reason::store_lost, failed.text});
+    }
     config.store = spawned_->address();
   } else if (by_path(plan_)) {
     config.store = plan_.via;
@@ -431,7 +416,7 @@ bool ReplayRun::put_chunk(std::span<const std::uint64_t> pages, std::uint32_t fi
 ReplayFigures ReplayRun::figures() const {
   ReplayFigures out = figures_;
   out.seconds = wall_seconds() - started_seconds_;
-  out.cpu_seconds = cpu_seconds() - started_cpu_seconds_ + (spawned_ ? spawned_->cpu_seconds() : 0);
+  out.cpu_seconds = cpu_seconds() - started_cpu_seconds_ + (spawned_ ? bench::cpu_seconds_of(spawned_->pid()) : 0);
   for (const RankSide& side : ranks_) {
     out.moved_bytes_by_rank.push_back(side.rank->moved_bytes());
     out.moved_bytes += out.moved_bytes_by_rank.back();

@@ -16,8 +16,8 @@
 
 #include "apps/kvonce/replay_options.hpp"
 #include "apps/kvonce/replay_rows.hpp"
-#include "apps/kvonce/spawned_store.hpp"
 #include "apps/workload/trace_source.hpp"
+#include "bench/store_use.hpp"
 
 namespace kvonce::apps {
 
@@ -54,9 +54,6 @@ struct ReplayFigures {
 
 /// Whether a store can be set up so, before anything is started.
 Error check_store(const ReplayPlan& plan, const ReplaySetup& setup);
-
-/// Payload that the store at plan.via ("unix:PATH") keeps.
-Result<std::uint64_t> store_capacity(const ReplayPlan& plan);
 
 class ReplayRun {
  public:
@@ -107,7 +104,7 @@ class ReplayRun {
   GroupHandle group_;
   NamespaceHandle ns_;
   Stats before_;  // of a store that had a life before this pass
-  std::unique_ptr<SpawnedStore> spawned_;
+  std::unique_ptr<bench::StoreUse> spawned_;
   // The rows come before the runtime that reads and writes them, so that they go after it.
   std::vector<RankSide> ranks_;
   std::unique_ptr<Runtime> runtime_;

@@ -173,7 +173,7 @@ TEST_CASE("A miss says why, and makes no file and no namespace") {
   const ProgramResult miss = run_program({"get", "name:a", "-o", folder / "out"});
   CHECK(miss.exit_status == 1);
   CHECK(miss.out.empty());
-  CHECK(contains(miss.err, "never stored"));
+  CHECK(contains(miss.err, "never stored, was removed, or is forgotten"));
   const json absent = run_json({"get", "name:a", "-o", folder / "out"}, 1);
   CHECK(absent["found"] == false);
   CHECK(absent["reason"] == "absent");
@@ -219,14 +219,16 @@ TEST_CASE("exists and rm tell of each page, and by their status of all") {
   CHECK(removed["missing_pages"] == 1);
   CHECK(removed["pages"][0]["found"] == true);
   CHECK(run_program({"exists", "name:a"}).exit_status == 1);
-  CHECK(run_program({"get", "name:a"}).exit_status == 1);
+  const ProgramResult gone = run_program({"get", "name:a"});
+  CHECK(gone.exit_status == 1);
+  CHECK(contains(gone.err, "was removed"));
   CHECK(run_program({"rm", "name:b"}).out == "name:b: removed\n");
 
   put("name:a", folder / "a");
   REQUIRE(run_program({"put", "name:c", folder / "a", "--namespace", "other"}).exit_status == 0);
   CHECK(run_json({"rm", "--namespace-all"})["removed_objects"] == 1);
   CHECK(run_program({"exists", "name:c", "--namespace", "other"}).exit_status == 0);
-  CHECK(run_json({"clear", "--yes"})["removed_objects"] == 1);
+  CHECK(contains(run_program({"clear", "--yes"}).out, "1 object removed from unix:"));
   CHECK(run_program({"exists", "name:c", "--namespace", "other"}).exit_status == 1);
 }
 
@@ -315,4 +317,16 @@ TEST_CASE("--store auto starts this user's store, for the next command too") {
   REQUIRE(run_program({"put", "name:a", folder / "a", "--store", "auto"}).exit_status == 0);
   CHECK(run_program({"get", "name:a"}).out == bytes_of(10, 1));
   CHECK(run_program({"stop"}).exit_status == 0);
+}
+
+TEST_CASE("A benchmark that a store cannot hold is refused before it begins, and leaves nothing in it") {
+  const RunFolder folder;
+  LiveStore store(folder);
+  REQUIRE(store.ready());
+  const std::string address = "unix:" + folder.socket();
+  for (const char* const job : {"put", "get", "exists"})
+    refused({"bench", job, "--via", address, "--pages", "65536", "--page-bytes", "64KiB"},
+            {address + " keeps at most ", "this benchmark needs 4 GiB at once"});
+  CHECK(run_json({"stat"})["objects"] == 0);
+  CHECK(run_json({"stat"})["since_start"]["announced_objects"] == 0);
 }
