@@ -30,4 +30,18 @@ Found look_at_everything(Rank& rank) {
   return found;
 }
 
+StoppedWriter::StoppedWriter(const Folder& folder)
+    : victim(folder, "engine=tp2", kLarge + " of=2 rank=0"), other(folder, "engine=tp2", kLarge + " of=2 rank=1") {
+  victim.ask("begin_put count=1 chain=1" + kHeld);
+  REQUIRE(victim.ask("held").error.empty());
+  victim.stop();
+  const Answer put = other.ask("put count=1 chain=1");
+  CHECK_MESSAGE(put["stored"] == 1, put.text);
+}
+
+void StoppedWriter::wake() {
+  victim.go_on();
+  victim.ask("let_go");
+}
+
 }  // namespace kvonce::process_test

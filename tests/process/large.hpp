@@ -27,4 +27,13 @@ struct Found {
 /// the test.
 Found look_at_everything(Rank& rank);
 
+/// A writer that stands in the middle of its copy of page 0 of chain 1, which another process has stored in its place.
+struct StoppedWriter {
+  explicit StoppedWriter(const Folder& folder);
+  /// It goes on with its copy; what became of its put is to be asked for.
+  void wake();
+  Rank victim;
+  Rank other;
+};
+
 }  // namespace kvonce::process_test

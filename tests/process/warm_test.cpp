@@ -92,12 +92,9 @@ Found stopped_across_lives(const std::string& fault) {
   const Folder folder;
   const Folder memory(kMemory);
   auto server = server_on(folder, memory, "grant=100 rate=1073741824");
-  Rank victim(folder, "engine=tp2", kLarge + " of=2 rank=0");
-  Rank other(folder, "engine=tp2", kLarge + " of=2 rank=1");
-  victim.ask("begin_put count=1 chain=1" + kHeld);
-  REQUIRE(victim.ask("held").error.empty());
-  victim.stop();
-  CHECK(other.ask("put count=1 chain=1")["stored"] == 1);
+  StoppedWriter writer(folder);
+  Rank& victim = writer.victim;
+  Rank& other = writer.other;
   end_in_order(*server);
   server = server_on(folder, memory, "grant=100 rate=1073741824 " + fault);
   CHECK(server->ask("state")["warm"] == 1);
@@ -106,8 +103,7 @@ Found stopped_across_lives(const std::string& fault) {
   if (fault.empty()) CHECK(server->ask("stats")["quarantined"] >= kMiB);
   fill_to_capacity(other);
   if (fault.empty()) CHECK(server->ask("stats")["quarantined"] >= kMiB);
-  victim.go_on();
-  victim.ask("let_go");
+  writer.wake();
   const Answer own = victim.ask("wait put=0");
   // What it had heard of the first life when it was stopped decides which of the two.
   CHECK_MESSAGE(own["unknown"] + own["joined"] == 1, own.text);
@@ -134,16 +130,11 @@ TEST_CASE("a writer of the old life that dies in its sleep gives its slot back i
   const Folder folder;
   const Folder memory(kMemory);
   auto server = server_on(folder, memory, "grant=100 rate=1073741824");
-  Rank victim(folder, "engine=tp2", kLarge + " of=2 rank=0");
-  Rank other(folder, "engine=tp2", kLarge + " of=2 rank=1");
-  victim.ask("begin_put count=1 chain=1" + kHeld);
-  REQUIRE(victim.ask("held").error.empty());
-  victim.stop();
-  CHECK(other.ask("put count=1 chain=1")["stored"] == 1);
+  StoppedWriter writer(folder);
   end_in_order(*server);
   server = server_on(folder, memory, "");
   CHECK(server->ask("stats")["quarantined"] >= kMiB);
-  victim.kill9();
+  writer.victim.kill9();
   CHECK(eventually([&] { return server->ask("stats")["quarantined"] == 0; }));
 }
 

@@ -135,19 +135,14 @@ namespace {
 Found stopped_writer(const std::string& fault) {
   const Folder folder;
   const auto server = small_server(folder, "grant=100 rate=1073741824 " + fault);
-  Rank victim(folder, "engine=tp2", kLarge + " of=2 rank=0");
-  Rank other(folder, "engine=tp2", kLarge + " of=2 rank=1");
-  victim.ask("begin_put count=1 chain=1" + kHeld);
-  REQUIRE(victim.ask("held").error.empty());
-  victim.stop();
-  const Answer put = other.ask("put count=1 chain=1");
-  CHECK_MESSAGE(put["stored"] == 1, put.text);
+  StoppedWriter writer(folder);
+  Rank& victim = writer.victim;
+  Rank& other = writer.other;
   CHECK(server->ask("stats")["promotions"] >= 1);
   if (fault.empty()) CHECK(server->ask("clients")[of(victim, "quarantined")] >= kMiB);
   fill_to_capacity(other);
   if (fault.empty()) CHECK(server->ask("clients")[of(victim, "quarantined")] >= kMiB);
-  victim.go_on();
-  victim.ask("let_go");
+  writer.wake();
   // Its bytes were another's when it heard of it.
   const Answer own = victim.ask("wait put=0");
   CHECK_MESSAGE(own["joined"] == 1, own.text);
@@ -173,16 +168,11 @@ TEST_CASE("control: without quarantine the late write of a stopped writer is see
 TEST_CASE("a stopped writer that dies in its sleep gives its slot back") {
   const Folder folder;
   const auto server = small_server(folder, "grant=100 rate=1073741824");
-  Rank victim(folder, "engine=tp2", kLarge + " of=2 rank=0");
-  Rank other(folder, "engine=tp2", kLarge + " of=2 rank=1");
-  victim.ask("begin_put count=1 chain=1" + kHeld);
-  REQUIRE(victim.ask("held").error.empty());
-  victim.stop();
-  CHECK(other.ask("put count=1 chain=1")["stored"] == 1);
+  StoppedWriter writer(folder);
   CHECK(server->ask("stats")["quarantined"] >= kMiB);
-  victim.kill9();
+  writer.victim.kill9();
   CHECK(eventually([&] { return server->ask("stats")["quarantined"] == 0; }));
-  CHECK(other.load_back("count=1 chain=1") == 1);
+  CHECK(writer.other.load_back("count=1 chain=1") == 1);
 }
 
 TEST_CASE("a hundred writers are killed at their copies, and nothing that was acknowledged is lost") {

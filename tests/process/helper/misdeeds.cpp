@@ -31,7 +31,7 @@ std::string Program::flood(const Line& line) {
   if (line.has("count")) return "puts=" + std::to_string(puts) + " lookups=" + std::to_string(lookups);
   const std::uint64_t chains = line.number("chains", 64);
   const std::uint64_t base = line.number("base", 1'000'000);
-  std::thread([this, base] {
+  if (!line.has("lookups")) std::thread([this, base] {
     for (std::uint64_t chain = base;; ++chain) {
       PutBatch batch;
       for (std::uint32_t i = 0; i < 32; ++i) {
