@@ -9,7 +9,6 @@ A trouble is a file in $KVONCE_TEST_CONTROL, named "trouble-WHAT" or, for one ra
 """
 import os
 import signal
-import time
 from pathlib import Path
 
 import kvonce
@@ -120,12 +119,3 @@ class FaultyCore(LinkerCore):
 
 class FaultyLinker(Linker):
     core_class = FaultyCore
-
-
-def gone(pid, seconds=30):
-    """Waits until no process has this number."""
-    deadline = time.monotonic() + seconds
-    while Path(f"/proc/{pid}").exists() and Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"process {pid} is still there")
-        time.sleep(0.05)
