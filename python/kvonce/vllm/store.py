@@ -45,7 +45,12 @@ class Store:
         self.link = Connection(settings, engine_id, rank, self.counters)
         retire = self._retire if rows is not None else None
         self.epochs = Epochs(self.link, identity, self._build, retire, settings.on_reset, self.counters)
-        self.cause = self._layouts.cause
+
+    def cause(self, reason: str, pages: int) -> str:
+        """The cause under which a miss is counted. Other layouts of one model have pools of other names here, so their pages lack ours."""
+        if reason == "group_incomplete" and pages == 0 and self._layouts.others:
+            reason = "absent"
+        return self._layouts.cause(reason, pages)
 
     def release(self, lease: Any) -> None:
         """Gives a lease back. Never raises: a lease that is not given back ends by itself."""
