@@ -102,7 +102,7 @@ def own_store(memory="64MiB"):
 
 def script(text):
     """A Python program for another process: this file's folder is on its path."""
-    return [sys.executable, "-W", "ignore:.*multi-threaded:DeprecationWarning", "-c", textwrap.dedent(text)]
+    return [sys.executable, "-W", "ignore::DeprecationWarning", "-c", textwrap.dedent(text)]
 
 
 def environment(**more):
