@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The two sides of kvonce.vllm over a real store, with memory of the test's own in place of an engine's."""
 import ctypes
+import signal
+import threading
 import time
 import unittest
 
-import support
+import package_parts as support
 import vllm_parts as v
 
 store_module = v.load("store")
@@ -174,6 +176,14 @@ class OneEngineAfterAnother(Case):
     def test_latent_attention_is_kept_once_for_two_ranks(self):
         self.check([v.mla()], 2, [[1, 2, 3, 4]], (), [[9, 8, 7, 6]], [("mla0", 0)])
 
+    def test_latent_attention_that_two_ranks_stored_is_restored_by_one_and_by_four(self):
+        with Engine(self.address, [v.mla()], 2, "two") as engine:
+            engine.compute(v.Request("stored", 300), [[1, 2, 3, 4]])
+        for ranks in (1, 4):
+            with Engine(self.address, [v.mla()], ranks, f"{ranks} ranks") as engine:
+                self.assertEqual(engine.restore(v.Request("restored", 300), [[9, 8, 7, 6]]), (256, False))
+                self.assert_restored(engine, [[9, 8, 7, 6]], 4)
+
     def test_heads_are_kept_for_each_rank(self):
         self.check([v.full(num_kv_heads=1)], 2, [[1, 2, 3, 4]], (), [[9, 8, 7, 6]], [("full0", 0), ("full0", 1)])
 
@@ -225,6 +235,63 @@ class Trouble(Case):
             engine.compute(v.Request("computed", 300), [[1, 2, 3, 4]])
             self.assertFalse(engine.side.busy)
             self.assertEqual(engine.blocks.held(), set())
+
+    def test_a_store_that_hangs_holds_the_engine_up_in_no_hook(self):
+        with Engine(self.address, [v.full()], lookup_ms=50) as engine:
+            engine.compute(v.Request("r", 300), [[1, 2, 3, 4]])
+            found = v.Request("found", 300)
+            self.assertEqual(engine.matched(found), (256, True))
+            self.process.send_signal(signal.SIGSTOP)
+            hooks = threading.Thread(target=self.hooks, args=(engine, found), daemon=True)
+            hooks.start()
+            hooks.join(support.DEADLINE)
+            held_up = hooks.is_alive()
+            waits = engine.side.busy
+            self.process.send_signal(signal.SIGCONT)
+            hooks.join(support.DEADLINE)
+            self.assertFalse(held_up)
+            self.assertTrue(waits)
+            engine.until_saved()
+            self.assertEqual(engine.blocks.held(), set())
+
+    def hooks(self, engine, found):
+        """While the store hangs: gives a lease back, asks until that is a miss, computes and saves."""
+        engine.side.finished(found)
+        self.assertEqual(engine.matched(v.Request("asks", 300)), (0, False))
+        request = v.Request("computed", 320)
+        request.block_hashes = [v.page_hash(100 + n) for n in range(5)]
+        engine.side.track(request)
+        engine.step(v.output({"computed": 320}, {}, {"computed": ([5, 6, 7, 8, 9],)}))
+        engine.step(v.output({}))
+
+    def test_a_lease_is_given_back_and_nobody_waits_for_it(self):
+        with Engine(self.address, [v.full()]) as engine:
+            engine.compute(v.Request("r", 300), [[1, 2, 3, 4]])
+            found = v.Request("found", 300)
+            engine.matched(found)
+            runtime = engine.store.link.runtime
+            self.assertEqual(runtime.stats()["leases_now"], 1)
+            hung, release = threading.Event(), runtime.release
+            self.addCleanup(hung.set)
+
+            class Hanging:
+                """The runtime while the store hangs: nothing is given back."""
+
+                def __getattr__(self, name):
+                    return getattr(runtime, name)
+
+                def release(self, lease):
+                    hung.wait(support.DEADLINE)
+                    release(lease)
+
+            engine.store.link._runtime = Hanging()
+            engine.side.finished(found)  # returns
+            self.assertEqual(runtime.stats()["leases_now"], 1)
+            hung.set()
+            deadline = time.monotonic() + support.DEADLINE
+            while runtime.stats()["leases_now"]:
+                self.assertLess(time.monotonic(), deadline)
+            engine.store.link._runtime = runtime
 
     def test_a_reader_stores_nothing(self):
         with Engine(self.address, [v.full()], role="read") as engine:

@@ -6,6 +6,8 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import logging
+import queue
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -42,6 +44,8 @@ class Store:
         self.counters = Counters(settings.engine_id or engine_id, rank)
         self._rows = rows
         self._layouts = OtherLayouts(identity)
+        self._leases: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._releaser: threading.Thread | None = None
         self.link = Connection(settings, engine_id, rank, self.counters)
         retire = self._retire if rows is not None else None
         self.epochs = Epochs(self.link, identity, self._build, retire, settings.on_reset, self.counters)
@@ -53,21 +57,28 @@ class Store:
         return self._layouts.cause(reason, pages)
 
     def release(self, lease: Any) -> None:
-        """Gives a lease back. Never raises: a lease that is not given back ends by itself."""
-        runtime = self.link.runtime
-        if runtime is None or lease is None:
-            return
-        try:
-            runtime.release(lease)
-        except Exception as error:
-            _log.debug("kvonce: a lease could not be given back: %s", error)
+        """Gives a lease back, on a thread of its own: a store that hangs holds nobody up. Never raises."""
+        if self._releaser is None:
+            self._releaser = threading.Thread(target=self._give_back, name="kvonce-leases", daemon=True)
+            self._releaser.start()
+        self._leases.put(lease)
 
     def close(self) -> None:
         """Ends everything; copies that are running end first, or within some seconds."""
+        self._leases.put(None)
         self.epochs.close()
         self.link.close()
 
     # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _give_back(self) -> None:
+        while (lease := self._leases.get()) is not None:
+            try:
+                runtime = self.link.runtime
+                if runtime is not None:
+                    runtime.release(lease)
+            except Exception as error:  # a lease that is not given back ends by itself
+                _log.debug("kvonce: a lease could not be given back: %s", error)
 
     def _group_name(self) -> str:
         parts = [str(self.plan.place.ranks)]
