@@ -5,7 +5,7 @@ import pickle
 import unittest
 
 import kvonce
-from support import NAMESPACE, Case, Setup, page, pages
+from package_parts import NAMESPACE, Case, Setup, page, pages
 
 
 class RoundTrip(Case):

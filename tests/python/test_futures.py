@@ -8,7 +8,7 @@ import unittest
 import weakref
 
 import kvonce
-from support import DEADLINE, Case, Setup, own_store, page, pages
+from package_parts import DEADLINE, Case, Setup, own_store, page, pages
 
 
 class Waits(Case):

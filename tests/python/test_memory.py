@@ -8,7 +8,7 @@ import unittest
 import weakref
 
 import kvonce
-from support import Case, Setup, optional, pages, rows_of
+from package_parts import Case, Setup, optional, pages, rows_of
 
 numpy = optional("numpy")
 torch = optional("torch")

@@ -15,7 +15,7 @@ import zipfile
 
 import kvonce
 import kvonce.selftest
-from support import DEADLINE, Case, environment
+from package_parts import DEADLINE, Case, environment
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 MIB = 1 << 20

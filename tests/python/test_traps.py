@@ -8,9 +8,9 @@ import sys
 import unittest
 
 import kvonce
-from support import DEADLINE, Case, environment, own_store, script
+from package_parts import DEADLINE, Case, environment, own_store, script
 
-# All that a child can ask of objects that its parent made. `kv` is a support.Setup, `put` a future that is not done.
+# All that a child can ask of objects that its parent made. `kv` is a package_parts.Setup, `put` a future that is not done.
 FORKED_CALLS = """
     def calls(kv, put, lookup, lease, event):
         page = bytes(32)
@@ -37,7 +37,7 @@ class Fork(Case):
             """
     import gc, os, sys
     import kvonce
-    from support import Setup, pages
+    from package_parts import Setup, pages
     """
             + FORKED_CALLS
             + """
@@ -75,7 +75,7 @@ class Fork(Case):
         self.run_script(
             """
             import os, sys
-            from support import Setup
+            from package_parts import Setup
             kv = Setup()
             kv.put(2).result(60)
             child = os.fork()
@@ -97,7 +97,7 @@ class Fork(Case):
         self.run_script(
             """
             import multiprocessing
-            from support import Setup
+            from package_parts import Setup
             kv = Setup()
             kv.put(2).result(60)
 
@@ -122,7 +122,7 @@ class CtrlC(Case):
     """The child tells when it is about to wait; what it waits for would last far longer than the test may."""
 
     def interrupt(self, text, *arguments):
-        command = script("from support import Setup, pages\nimport kvonce, sys\n" + text) + list(arguments)
+        command = script("from package_parts import Setup, pages\nimport kvonce, sys\n" + text) + list(arguments)
         process = subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         try:
             self.assertEqual(process.stdout.readline(), "waiting\n")
@@ -187,12 +187,12 @@ except KeyboardInterrupt:
 
 class End(Case):
     def test_with_a_put_that_nobody_finishes(self):
-        self.run_script("from support import Setup\nkv = Setup()\nput, event = kv.waiting_put(timeout=3600)")
+        self.run_script("from package_parts import Setup\nkv = Setup()\nput, event = kv.waiting_put(timeout=3600)")
 
     def test_with_futures_in_a_cycle(self):
         self.run_script(
             """
-            from support import Setup
+            from package_parts import Setup
             kv = Setup()
             put, event = kv.waiting_put(timeout=3600)
             kv.put_too = put
@@ -204,7 +204,7 @@ class End(Case):
         self.run_script(
             """
             import threading, time
-            from support import Setup, pages
+            from package_parts import Setup, pages
             kv = Setup()
             put, event = kv.waiting_put(timeout=3600)
             ready = threading.Barrier(5)
@@ -230,7 +230,7 @@ class End(Case):
     def test_with_callbacks_on_their_way(self):
         self.run_script(
             """
-            from support import Setup
+            from package_parts import Setup
             kv = Setup()
             for _ in range(200):
                 kv.put(16).add_done_callback(lambda future: future.result())
@@ -238,14 +238,14 @@ class End(Case):
         )
 
     def test_with_a_polled_event(self):
-        self.run_script("from support import Setup\nkv = Setup()\nput = kv.put(2, after=lambda: False, timeout=3600)")
+        self.run_script("from package_parts import Setup\nkv = Setup()\nput = kv.put(2, after=lambda: False, timeout=3600)")
 
     def test_with_a_store_that_does_not_answer(self):
         with own_store() as (store, path):
             self.run_script(
                 """
                 import os, signal, sys
-                from support import Setup, pages
+                from package_parts import Setup, pages
                 kv = Setup(sys.argv[1])
                 kv.put(2).result(60)
                 os.kill(int(sys.argv[2]), signal.SIGSTOP)
@@ -260,7 +260,7 @@ class End(Case):
             self.run_script(
                 """
                 import os, signal, sys
-                from support import Setup
+                from package_parts import Setup
                 kv = Setup(sys.argv[1])
                 put, event = kv.waiting_put(timeout=3600)
                 os.kill(int(sys.argv[2]), signal.SIGKILL)
@@ -274,7 +274,7 @@ class End(Case):
             """
             import atexit
             atexit.register(lambda: print(put.result(60).causes()))
-            from support import Setup
+            from package_parts import Setup
             kv = Setup()
             put, event = kv.waiting_put(timeout=3600)
             """

@@ -301,8 +301,20 @@ class Saves(Case):
         self.runtime.lost = True
         self.side.track(request)
         self.assertEqual(self.step(request, 256, 0, [1, 2, 3, 4]).saves, [])
+        self.assertEqual(self.step(request, 1, 256, [1, 2, 3, 4, 5]).saves, [])
         self.assertEqual(self.count("skipped_pages", "no_store"), 4)
         self.assertEqual(self.blocks.held(), set())
+        self.runtime.lost = False
+        self.assertEqual(self.step(request, 1, 257, [1, 2, 3, 4, 5]).saves[0].pages, 4)
+
+    def test_a_store_that_comes_back_empty_is_offered_all_of_a_request(self):
+        request = v.Request("r", 400)
+        self.side.track(request)
+        (save,) = self.step(request, 256, 0, [1, 2, 3, 4]).saves
+        self.side.done(v.messages.Done({save.job: (1, 1)}))
+        self.runtime.store.restart()
+        (save,) = self.step(request, 64, 256, [1, 2, 3, 4, 5]).saves
+        self.assertEqual((save.first_page, save.pages), (0, 5))
 
     def test_events_tell_what_all_ranks_have_stored(self):
         self.make(events=True)

@@ -57,6 +57,7 @@ class Tracked:
     asking: Asking | None = None
     answer: Answer | None = None
     loading: Load | None = None
+    skipped: int = 0  #: pages that could not be offered when they were complete
     restored: int = 0  #: pages that a load brought
     counted: bool = False
     failed: bool = False  #: a load failed: compute it
@@ -336,9 +337,13 @@ class SchedulerSide:
 
     def _look_for_another_life(self) -> None:
         life = self.epochs.life
-        if life != self._life:
-            self._life = life
+        if life == 0 or life == self._life:
+            return
+        before, self._life = self._life, life
+        if before:
             self._known.clear()
+            for tracked in self._requests.values():
+                tracked.next_page = 0  # what was stored may be gone; what is still there is told so at once
 
     def _plan_saves(self, output: Any, step: Step, preempted: Iterable[str]) -> None:
         state = output.kv_connector_block_state
@@ -373,17 +378,16 @@ class SchedulerSide:
         return found
 
     def _save(self, tracked: Tracked, name: str, ready: int, computed: int, tables: Any, offers: dict, step: Step) -> None:
+        if step.epoch is None:  # offered again in a later step
+            self.counters.add("skipped_pages", max(0, ready - tracked.skipped), "no_store")
+            tracked.skipped = max(ready, tracked.skipped)
+            return
         first = tracked.next_page
         # Pages that the engine had itself were stored when they were made, as far as is known.
         own = computed // self.plan.page_tokens
         while first < min(own, ready) and self._names(tracked, first, first + 1) in self._known:
             first += 1
         tracked.next_page = max(ready, tracked.next_page)
-        if step.epoch is None:
-            lost = max(0, ready - first)
-            self.counters.add("offered_pages", lost)
-            self.counters.add("skipped_pages", lost, "no_store")
-            return
         if first < ready and tables is not None:
             rows = self._save_rows(tables, first, ready)
             for number in [number for number in offers if first <= number < ready]:
