@@ -292,6 +292,30 @@ class Saves(Case):
         self.side.track(second)
         self.assertEqual(self.step(second, 44, 256, [1, 2, 3, 4, 5]).saves[0].pages, 4)
 
+    def test_saves_that_are_running_keep_half_of_the_blocks_at_most(self):
+        def request(name, first):
+            found = v.Request(name, 64 * 45)
+            self.side.track(found)
+            return self.step(found, 64 * 45, 0, list(range(first, first + 45))).saves
+
+        (save,) = request("first", 1)
+        self.assertEqual(request("second", 50), [])
+        self.assertEqual(self.count("skipped_pages", "backlog"), 45)
+        self.assertEqual(len(self.blocks.held()), 45)
+        self.side.done(v.messages.Done({save.job: (1, 1)}))
+        self.assertEqual(len(request("third", 50)), 1)
+
+    def test_waiting_is_better_than_preempting_where_blocks_are_free_soon(self):
+        request = v.Request("r", 300)
+        self.side.track(request)
+        self.step(request, 128, 0, [7, 9])
+        self.assertFalse(self.side.frees_soon)  # the request has them itself
+        for block in (7, 9):
+            self.blocks.blocks[block].ref_cnt -= 1  # preempted
+        self.assertTrue(self.side.frees_soon)
+        self.now += v.scheduler.SOON_SECONDS
+        self.assertFalse(self.side.frees_soon)
+
     def test_nothing_is_saved_without_a_store_or_a_role_for_it(self):
         request = v.Request("r", 300)
         self.make(settings={"role": "read"})

@@ -22,6 +22,8 @@ _log = logging.getLogger("kvonce")
 QUICK_SECONDS = 0.001  # lookups may hold the scheduler's loop for this long, all of a step together
 LATE_SECONDS = 1.0  # a lookup that overran its own deadline by this is given up
 LEASE_SPARE_SECONDS = 20.0  # a request may wait for blocks for so long before it is asked for again
+KEPT_SHARE = 0.5  # of the engine's blocks may be kept for saves that are running
+SOON_SECONDS = 0.1  # a save that takes longer is not worth waiting for
 KNOWN_PAGES = 65_536  # hashes of pages that were stored lately
 
 
@@ -76,6 +78,17 @@ class Stored:
     lora: Any
 
 
+@dataclasses.dataclass
+class Saving:
+    """A save that not all ranks have answered, and the blocks that are kept for it."""
+
+    save: Save
+    blocks: int
+    pinned: list[Any]
+    stored: Stored | None
+    since: float
+
+
 class SchedulerSide:
     """One per engine. All calls on the scheduler's thread.
 
@@ -111,7 +124,8 @@ class SchedulerSide:
         self._loading: dict[str, Load] = {}
         self._held: list[str] = []
         self._holding: set[str] = set()
-        self._jobs: dict[int, tuple[Save, list[Any], Stored | None]] = {}  # with the blocks that are kept
+        self._jobs: dict[int, Saving] = {}
+        self._kept = 0  # blocks of all jobs
         self._acks: dict[int, tuple[int, int]] = {}
         self._next_job = 0
         self._block_pool: Any = None
@@ -415,18 +429,22 @@ class SchedulerSide:
         rows = {key: column for key, column in rows.items() if max(column) >= 0}
         if not rows:
             return
+        blocks = sorted({block for column in rows.values() for block in column if block >= 0})
+        self.counters.add("offered_pages", end - first)
+        if self._kept and self._kept + len(blocks) > self.plan.blocks * KEPT_SHARE:
+            self.counters.add("skipped_pages", end - first, "backlog")
+            return
         parent = self._names(tracked, first - 1, first) if first else None
         save = Save(self._next_job, name, first, parent, self._names(tracked, first, end), rows)
         self._next_job += 1
-        blocks = sorted({block for column in rows.values() for block in column if block >= 0})
         pinned = [self._block_pool.blocks[block] for block in blocks] if self._block_pool is not None else []
         if pinned:
             self._block_pool.touch(pinned)
         stored = self._stored(tracked.request, save) if self._events_on else None
-        self._jobs[save.job] = (save, pinned, stored)
+        self._jobs[save.job] = Saving(save, len(blocks), pinned, stored, self._clock())
+        self._kept += len(blocks)
         tracked.jobs.add(save.job)
         step.saves.append(save)
-        self.counters.add("offered_pages", save.pages)
 
     def _stored(self, request: Any, save: Save) -> Stored:
         page = self.plan.page_tokens
@@ -472,9 +490,10 @@ class SchedulerSide:
             found = self._jobs.pop(job, None)
             if found is None:
                 continue
-            save, pinned, event = found
-            if pinned:
-                self._block_pool.free_blocks(pinned)
+            save, event = found.save, found.stored
+            self._kept -= found.blocks
+            if found.pinned:
+                self._block_pool.free_blocks(found.pinned)
             tracked = self._requests.get(save.request)
             if tracked is not None:
                 tracked.jobs.discard(job)
@@ -496,5 +515,6 @@ class SchedulerSide:
 
     @property
     def frees_soon(self) -> bool:
-        """True while blocks that nobody else holds wait for their saves: waiting for them is better than preempting."""
-        return any(block.ref_cnt == 1 for _save, pinned, _event in self._jobs.values() for block in pinned)
+        """True while blocks that nobody else holds wait for saves that began lately: better to wait for them than to preempt."""
+        lately = self._clock() - SOON_SECONDS
+        return any(block.ref_cnt == 1 for saving in self._jobs.values() if saving.since > lately for block in saving.pinned)
