@@ -113,8 +113,60 @@ def group(name, make, store):
             linker.close()
 
 
+def refusals(store):
+    """What cannot be served is said in one sentence, and the linker answers as an empty store."""
+    import _pools as p
+    from sglang.srt.mem_cache import memory_pool
+    from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
+
+    from kvonce.sglang import Linker
+
+    class Odd(memory_pool.MLATokenToKVPool):
+        pass
+
+    def odd():
+        pool = p.mla()
+        pool.__class__ = Odd
+        return pool
+
+    def on_a_gpu():
+        pool = p.mla()
+        pool.device = "cuda:0"
+        return pool
+
+    def scaled():
+        pool = p.mha()
+        pool.k_scale_buffer = [pool.k_buffer[0]]
+        return pool
+
+    for name, pool, config, more, words in (
+            ("an unknown setting", p.mla(), {"stor": store.address}, {}, "did you mean store"),
+            ("a subclass of a pool's type", odd(), {}, {}, "Odd"),
+            ("a pool on a GPU", on_a_gpu(), {}, {}, "cuda:0"),
+            ("a pool with scales", scaled(), {}, {}, "scales"),
+            ("packed drafts", p.mla(), {}, {"mtp_draft_device_pools": (p.mla(),)}, "draft"),
+            ("stages of a pipeline", p.mla(), {}, {"pp_size": 2}, "pipeline"),
+            ("a model without files", p.mla(), {"model_id": ""}, {}, "model_id"),
+            ("a shard of no pool", p.mla(), {"shard.kw": "rank"}, {}, "shard.kv")):
+        with p.place(0, 2) as server_args:
+            given = {"store": store.address, "model_id": "refusals", **config} if "stor" not in config else config
+            linker = Linker(server_args, p.params(pool, **more), components={ComponentType.FULL}, extra_config=given, forward_stream=None)
+            linker.record_offload_ready = lambda: []
+            said = linker.core.refusal
+            check(words in said and said.count(". ") == 0, f"refused: {name}", said)
+            keys = p.keys("refused", 2)
+            offload = [p.kv(keys, p.slots(0, 2))]
+            taken = linker.offload(offload)
+            stored = [linker.pop_completed_offload() for _ in range(linker.num_completed_offloads())]
+            check(linker.lookup("r", [p.kv(keys)]) == [] and stored == [False] * taken and linker.start_layer_wise_loading() == -1,
+                  f"refused: {name}: nothing is restored or kept, and nothing raises")
+            linker.reset()
+            linker.close()
+
+
 def main():
     with Store() as store:
+        refusals(store)
         group("DSA", dsa, store)
         group("DeepSeek-V4", deepseek_v4, store)
     done()
