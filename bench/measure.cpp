@@ -91,6 +91,7 @@ void LimitMeter::measure() {
   if (!options_.via.empty())
     private_ = std::max(private_, transport::measure_copy_limit(block, working_set, movers, options_.limit_seconds / 2).gib_per_s);
   for (std::size_t i = 0; i < bare; ++i) {
+    peak_ = std::max(peak_, rates[i].peak_gib_per_s);
     if (rates[i].gib_per_s <= gib_per_s_) continue;
     gib_per_s_ = rates[i].gib_per_s;
     cpu_us_per_page_ = rates[i].cpu_us_per_block;
@@ -108,6 +109,7 @@ void LimitMeter::measure() {
 
 Json LimitMeter::json() const {
   Json out = {{"gib_per_s", gib_per_s_},
+              {"peak_gib_per_s", peak_},
               {"cpu_us_per_page", cpu_us_per_page_},
               {"kernel", kernel_},
               {"threads", options_.movers},

@@ -31,7 +31,7 @@ class LimitMeter {
   explicit LimitMeter(const Options& options) : options_(options) {}
   void measure();
   double gib_per_s() const { return gib_per_s_; }
-  /// {gib_per_s, cpu_us_per_page, kernel, threads}
+  /// {gib_per_s (median turn), peak_gib_per_s (best turn), cpu_us_per_page, kernel, threads}
   nlohmann::ordered_json json() const;
   /// {gib_per_s, portable_gib_per_s}: with this CPU's best kernel, and without any vector extension.
   nlohmann::ordered_json checksummed_json() const;
@@ -39,6 +39,7 @@ class LimitMeter {
  private:
   const Options& options_;
   double gib_per_s_ = 0;
+  double peak_ = 0;  // GiB/s of the best turn
   double cpu_us_per_page_ = 0;
   const char* kernel_ = "";
   double private_ = 0;      // GiB/s, with both sides in private memory

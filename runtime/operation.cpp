@@ -64,7 +64,7 @@ void Operation::Impl::finish() noexcept {
     const std::lock_guard lock(mutex_);
     done_.store(true, std::memory_order_release);
   }
-  if (sleepers_.load(std::memory_order_acquire) != 0) changed_.notify_all();
+  wake_sleepers();
   // Taken out: a callback may hold what holds this operation.
   const Completion told = std::exchange(completion, {});
   progress = nullptr;
@@ -78,8 +78,15 @@ void Operation::Impl::advance_layers(std::uint32_t layers) noexcept {
     if (layers <= layers_done_.load(std::memory_order_relaxed)) return;
     layers_done_.store(layers, std::memory_order_release);
   }
-  if (sleepers_.load(std::memory_order_acquire) != 0) changed_.notify_all();
+  wake_sleepers();
   if (progress) call_back([&] { progress(layers); });
+}
+
+// After what they wait for has been written with the mutex held.
+void Operation::Impl::wake_sleepers() noexcept {
+  if (sleepers_.load(std::memory_order_acquire) != 0) changed_.notify_all();
+  if (helpers_.load(std::memory_order_acquire) == 0) return;
+  if (const auto copies = mover.lock()) copies->wake_helpers();
 }
 
 bool Operation::Impl::end_overdue() noexcept {
@@ -116,49 +123,59 @@ void Operation::Impl::pump_link(runtime::LinkPump& link, TimePoint until, const 
   link.end();
 }
 
+/// False when it is worth looking again before the next sleep: there is something to copy.
+template <class Ready>
+bool Operation::Impl::sleep_until_ready(TimePoint until, const Ready& ready, transport::Mover* copies) {
+  if (copies != nullptr) {
+    {
+      const std::lock_guard lock(mutex_);
+      helpers_.fetch_add(1, std::memory_order_acq_rel);
+    }
+    const bool wanted = copies->wait_to_help(until, ready);
+    helpers_.fetch_sub(1, std::memory_order_relaxed);
+    if (wanted) return ready();
+    if (ready() || std::chrono::steady_clock::now() >= until) return true;
+  }
+  std::unique_lock lock(mutex_);
+  sleepers_.fetch_add(1, std::memory_order_acq_rel);
+  changed_.wait_until(lock, until, ready);
+  sleepers_.fetch_sub(1, std::memory_order_relaxed);
+  return true;
+}
+
 template <class Ready>
 bool Operation::Impl::wait_for_ready(TimePoint until, const Ready& ready) {
   if (ready()) return true;
   const bool lends_rows = kind == OperationKind::put || kind == OperationKind::load;
   const auto copies = lends_rows ? mover.lock() : nullptr;
   const auto help = [&] { return copies && std::chrono::steady_clock::now() < until && copies->help(); };
-  while (!ready() && help()) {
-  }
-  if (ready()) return true;
-  if (const auto link = pump.lock()) {
-    pump_link(*link, until, ready, help);
-    if (ready()) return true;
-  } else if (g_spinning.fetch_add(1, std::memory_order_relaxed) < g_spinning_max) {
-    const auto spin_end = std::min(until, std::chrono::steady_clock::now() + kSpin);
-    do {
-      for (int i = 0; i < 16; ++i) {
-        if (ready() || help()) break;
-        pause_cpu();
-      }
-      // Whoever else wants this core gets it: it may be the one that is waited for.
-      std::this_thread::yield();
-    } while (!ready() && std::chrono::steady_clock::now() < spin_end);
-    g_spinning.fetch_sub(1, std::memory_order_relaxed);
-  } else {
-    g_spinning.fetch_sub(1, std::memory_order_relaxed);
-  }
-  if (ready()) return true;
   const auto sleep_until = lends_rows ? until : std::min(until, deadline);
-  {
-    std::unique_lock lock(mutex_);
-    sleepers_.fetch_add(1, std::memory_order_acq_rel);
-    changed_.wait_until(lock, sleep_until, ready);
-    sleepers_.fetch_sub(1, std::memory_order_relaxed);
-  }
+  do {
+    while (!ready() && help()) {
+    }
+    if (ready()) return true;
+    if (const auto link = pump.lock()) {
+      pump_link(*link, until, ready, help);
+    } else if (g_spinning.fetch_add(1, std::memory_order_relaxed) < g_spinning_max) {
+      const auto spin_end = std::min(until, std::chrono::steady_clock::now() + kSpin);
+      do {
+        for (int i = 0; i < 16; ++i) {
+          if (ready() || help()) break;
+          pause_cpu();
+        }
+        // Whoever else wants this core gets it: it may be the one that is waited for.
+        std::this_thread::yield();
+      } while (!ready() && std::chrono::steady_clock::now() < spin_end);
+      g_spinning.fetch_sub(1, std::memory_order_relaxed);
+    } else {
+      g_spinning.fetch_sub(1, std::memory_order_relaxed);
+    }
+    if (ready()) return true;
+  } while (!sleep_until_ready(sleep_until, ready, copies.get()));
   if (ready()) return true;
   if (!lends_rows && end_overdue()) return true;
   // Somebody else has claimed it and is about to finish.
-  if (!lends_rows && claimed()) {
-    std::unique_lock lock(mutex_);
-    sleepers_.fetch_add(1, std::memory_order_acq_rel);
-    changed_.wait_until(lock, until, ready);
-    sleepers_.fetch_sub(1, std::memory_order_relaxed);
-  }
+  if (!lends_rows && claimed()) sleep_until_ready(until, ready, nullptr);
   return ready();
 }
 

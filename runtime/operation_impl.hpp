@@ -71,7 +71,12 @@ struct KVONCE_INTERNAL Operation::Impl {
   std::atomic<bool> claimed_{false};
   std::atomic<bool> done_{false};
   std::atomic<std::uint32_t> layers_done_{0};
+  template <class Ready>
+  bool sleep_until_ready(TimePoint until, const Ready& ready, transport::Mover* copies);
+  void wake_sleepers() noexcept;
+
   std::atomic<std::uint32_t> sleepers_{0};
+  std::atomic<std::uint32_t> helpers_{0};  // of these, asleep in the mover
   std::mutex mutex_;
   std::condition_variable changed_;
 };

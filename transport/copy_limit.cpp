@@ -126,7 +126,7 @@ Round run_round(const Buffers& buffers, const BlockCopy& copy_block, std::size_t
 }
 
 CopyRate rate_of(const Round& round, const char* name, std::size_t block_bytes, unsigned threads) {
-  CopyRate rate{0, 0, name, threads};
+  CopyRate rate{0, 0, 0, name, threads};
   if (round.blocks == 0 || round.seconds <= 0) return rate;
   const double bytes = static_cast<double>(round.blocks) * static_cast<double>(block_bytes);
   rate.gib_per_s = bytes / round.seconds / static_cast<double>(1U << 30U);
@@ -138,24 +138,29 @@ CopyRate rate_of(const Round& round, const char* name, std::size_t block_bytes, 
 
 std::vector<CopyRate> measure_copy_rates(std::span<const CopyCandidate> candidates, std::size_t block_bytes,
                                          std::size_t working_set_bytes, unsigned threads, double seconds, CopyMemory memory) {
-  std::vector<CopyRate> best;
-  for (const auto& candidate : candidates) best.push_back({0, 0, candidate.name, threads});
-  if (candidates.empty() || block_bytes == 0 || threads == 0) return best;
+  std::vector<CopyRate> medians;
+  for (const auto& candidate : candidates) medians.push_back({0, 0, 0, candidate.name, threads});
+  if (candidates.empty() || block_bytes == 0 || threads == 0) return medians;
   const std::size_t blocks_each = working_set_bytes / threads / block_bytes;
-  if (blocks_each == 0) return best;
+  if (blocks_each == 0) return medians;
   const Buffers buffers(working_set_bytes, memory);
-  if (!buffers.ok()) return best;
+  if (!buffers.ok()) return medians;
   const double per_candidate = seconds / static_cast<double>(candidates.size());
   const auto turns = static_cast<unsigned>(std::clamp(per_candidate / kTurnSeconds, 1.0, 1000.0));
+  std::vector<std::vector<CopyRate>> taken(candidates.size());
   for (unsigned turn = 0; turn < turns; ++turn) {
     for (std::size_t i = 0; i < candidates.size(); ++i) {
       const Round round =
           run_round(buffers, candidates[i].copy_block, block_bytes, blocks_each, threads, per_candidate / turns);
-      const CopyRate rate = rate_of(round, candidates[i].name, block_bytes, threads);
-      if (rate.gib_per_s > best[i].gib_per_s) best[i] = rate;
+      taken[i].push_back(rate_of(round, candidates[i].name, block_bytes, threads));
     }
   }
-  return best;
+  for (std::size_t i = 0; i < candidates.size(); ++i) {
+    std::sort(taken[i].begin(), taken[i].end(), [](const CopyRate& a, const CopyRate& b) { return a.gib_per_s < b.gib_per_s; });
+    medians[i] = taken[i][taken[i].size() / 2];
+    medians[i].peak_gib_per_s = taken[i].back().gib_per_s;
+  }
+  return medians;
 }
 
 std::vector<CopyCandidate> copy_limit_candidates() {

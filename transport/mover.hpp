@@ -53,6 +53,10 @@ class Mover {
   // Copies one claim (about one slice) of what is queued on the calling thread; false when nothing is. For threads that
   // wait for a copy anyway. Completions are called on this thread.
   bool help();
+  // Waits until so much is queued that another thread is worth waking for it (true: call help), or `done` answers true, or
+  // until then. Whoever makes `done` true calls wake_helpers. `done` is asked under a lock: it must be quick and take none.
+  bool wait_to_help(TimePoint until, const std::function<bool()>& done);
+  void wake_helpers();
   // Looks at deadlines and events now. Only needed when an injected clock was moved.
   void wake();
 

@@ -19,6 +19,8 @@ constexpr std::chrono::microseconds kSpin{50};
 constexpr std::chrono::microseconds kEventPollInterval{50};
 constexpr std::size_t kMaxClaimItems = 256;
 constexpr std::size_t kTurnClaims = 8;
+// A sleeping thread is called in for so many claims: woken for less, it comes too late.
+constexpr std::size_t kWorthHelp = 4;
 
 void pause_cpu() {
 #if defined(__x86_64__)
@@ -110,6 +112,7 @@ Submitted MoverState::submit(CopyBatch&& batch) {
     sweep_asked_ = sweep_asked_ || stopping_.load(std::memory_order_relaxed);
     // A parked one, too, needs somebody who looks at its deadline; a spinning thread looks before it sleeps.
     notify = sleeping_ != 0 && spinning_ == 0;
+    call_helper();
   }
   if (notify) work_to_do_.notify_one();
   if (!ready) {
@@ -178,6 +181,7 @@ void MoverState::stop() {
     stopping_.store(true, std::memory_order_relaxed);
     sweep_asked_ = true;
   }
+  help_wanted_.notify_all();
   work_to_do_.notify_all();
 }
 
@@ -220,6 +224,7 @@ bool MoverState::pop(Task& task) {
       operation.turn_claims_ = 0;
     }
     if (sleeping_ != 0 && spinning_ == 0) work_to_do_.notify_one();
+    call_helper();
   }
   return true;
 }
@@ -314,6 +319,37 @@ bool MoverState::help() {
   }
   work_to_do_.notify_one();
   return true;
+}
+
+// A thread that is called in finds the beginnings of its work gone: so much is to be left that it is still worth it.
+bool MoverState::work_for_more() const {
+  if (queue_.size() >= kWorthHelp) return true;
+  std::size_t claims = 0;
+  for (const Task& task : queue_) {
+    const MoverOperation& operation = *task.operation;
+    claims += task.claim != nullptr ? 1 : (operation.items_.size() - operation.next_item_) / operation.claim_items_;
+  }
+  return claims >= kWorthHelp;
+}
+
+void MoverState::call_helper() {
+  if (helpers_ != 0 && work_for_more()) help_wanted_.notify_one();
+}
+
+bool MoverState::wait_to_help(TimePoint until, const std::function<bool()>& done) {
+  std::unique_lock lock(mutex_);
+  ++helpers_;
+  while (!done() && !stopping_.load(std::memory_order_relaxed) && !work_for_more())
+    if (help_wanted_.wait_until(lock, until) == std::cv_status::timeout) break;
+  --helpers_;
+  return !stopping_.load(std::memory_order_relaxed) && work_for_more();
+}
+
+void MoverState::wake_helpers() {
+  {
+    const std::lock_guard lock(mutex_);  // whoever has just looked at its `done` waits by now
+  }
+  help_wanted_.notify_all();
 }
 
 void MoverState::thread_main() {

@@ -62,6 +62,8 @@ class MoverState : public std::enable_shared_from_this<MoverState> {
   // What every thread of the mover does until it is stopped.
   void thread_main();
   bool help();
+  bool wait_to_help(TimePoint until, const std::function<bool()>& done);
+  void wake_helpers();
   void stop();
   void wake();
   MoverStats stats() const;
@@ -90,6 +92,8 @@ class MoverState : public std::enable_shared_from_this<MoverState> {
   void check_events(std::unique_lock<std::mutex>& lock);
   void sleep(std::unique_lock<std::mutex>& lock);
   void note_deadline(TimePoint deadline);
+  bool work_for_more() const;
+  void call_helper();
 
   // Copying; without the mutex.
   Outcome work(MoverOperation& operation, Claim& claim, bool may_put_back);
@@ -105,6 +109,7 @@ class MoverState : public std::enable_shared_from_this<MoverState> {
 
   std::mutex mutex_;
   std::condition_variable work_to_do_;
+  std::condition_variable help_wanted_;
   std::deque<Task> queue_;
   std::vector<OperationPtr> parked_;  // their event has not fired yet
   std::unordered_multimap<PeerId, OperationPtr> by_peer_;
@@ -114,6 +119,7 @@ class MoverState : public std::enable_shared_from_this<MoverState> {
   std::size_t entering_ = 0;                    // of these, neither queued nor parked yet
   unsigned sleeping_ = 0;
   unsigned spinning_ = 0;
+  unsigned helpers_ = 0;  // threads in wait_to_help
   bool sweep_asked_ = false;  // something was canceled
   bool event_fired_ = false;  // a parked operation may be ready
   bool polling_ = false;      // a parked operation has a polled event

@@ -229,6 +229,44 @@ TEST_CASE("the items of one batch are shared by the threads") {
   CHECK(operation->status(0) == CopyStatus::done);
 }
 
+TEST_CASE("a thread that waits to help is called in for much work, not for little, and let go by what it waits for") {
+  MoverConfig one_thread;
+  one_thread.threads = 1;
+  Mover mover(one_thread);
+  std::atomic<bool> over{false};
+  std::atomic<int> helped{0};
+  Blocker blocker(mover);  // so that the mover's own thread takes nothing
+  std::thread waiter([&] {
+    while (!over && mover.wait_to_help(soon(), [&] { return over.load(); }))
+      while (mover.help()) ++helped;
+  });
+  Pages pages(8, 256U << 10U);
+  const auto answer = mover.submit(pages.batch());
+  REQUIRE(answer.operation);
+  CHECK(answer.operation->wait_until(soon()));
+  CHECK(helped == 8);
+  CHECK(pages.copied(7));
+  over = true;
+  mover.wake_helpers();
+  waiter.join();
+  blocker.release();
+
+  Mover other(one_thread);
+  Blocker busy(other);
+  Pages little(1, 4096);
+  const auto left = other.submit(little.batch());
+  REQUIRE(left.operation);
+  over = false;
+  std::atomic<bool> called_in{true};
+  std::thread idler([&] { called_in = other.wait_to_help(soon(), [&] { return over.load(); }); });
+  over = true;
+  other.wake_helpers();
+  idler.join();
+  CHECK_FALSE(called_in);
+  busy.release();
+  CHECK(left.operation->wait_until(soon()));
+}
+
 TEST_CASE("a fence closes when the peer's batches have been told, and spares all others") {
   Mover mover({.threads = 1, .max_batches = 64, .kernel = Kernel::automatic, .now = {}});
   Pages pages(1, 4096);
