@@ -50,24 +50,17 @@ std::string optional_reason(Reason reason) { return std::string(to_string(reason
 }  // namespace
 
 void Done::finish() {
-  std::vector<std::function<void()>> calls;
-  {
-    const std::lock_guard lock(mutex_);
-    done_ = true;
-    calls.swap(calls_);
-  }
-  for (auto& call : calls) post(std::move(call));
+  // Under the lock: what is added later is called later.
+  const std::lock_guard lock(mutex_);
+  done_ = true;
+  for (auto& call : calls_) post(std::move(call));
+  calls_.clear();
 }
 
 void Done::add(std::function<void()> call) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (!done_) {
-      calls_.push_back(std::move(call));
-      return;
-    }
-  }
-  post(std::move(call));
+  const std::lock_guard lock(mutex_);
+  if (done_) post(std::move(call));
+  else calls_.push_back(std::move(call));
 }
 
 Completion tell(const DonePtr& done) {
