@@ -34,7 +34,7 @@ def deepseek_v4():
         max_num_reqs=4, swa_size=page * 12, c4_size=page * 12 // 4, c128_size=page * 12 // 128, c4_state_pool_size=page * 12,
         c128_state_pool_size=page * 12, page_size=page, swa_page_size=page, dtype=torch.float8_e4m3fn, c4_state_dtype=torch.float32,
         c128_state_dtype=torch.float32, qk_nope_head_dim=448, qk_rope_head_dim=64, indexer_head_dim=128, layer_num=4, device="cpu",
-        enable_memory_saver=False, compression_ratios=[0, 4, 128, 4])
+        enable_memory_saver=False, compression_ratios=[0, 4, 128, 4], start_layer=0, end_layer=4)
     return pool, page, ("FULL", "SWA")
 
 
