@@ -2,12 +2,14 @@
 """What the tests of the Python package share. Only the standard library is needed; numpy and torch are used where they are."""
 
 import contextlib
+import glob
 import os
 import signal
 import subprocess
 import sys
 import tempfile
 import textwrap
+import time
 import unittest
 
 import kvonce
@@ -98,6 +100,21 @@ def own_store(memory="64MiB"):
                 process.send_signal(signal.SIGCONT)
             process.kill()
             process.wait(DEADLINE)
+
+
+def freeze(pid):
+    """Stops the process; back when each of its threads has stopped."""
+    os.kill(pid, signal.SIGSTOP)
+    until = time.monotonic() + DEADLINE
+    while time.monotonic() < until:
+        states = []
+        for path in glob.glob(f"/proc/{pid}/task/*/stat"):
+            with open(path, encoding="utf-8", errors="replace") as file:
+                states.append(file.read().rpartition(")")[2].split()[0])
+        if set(states) == {"T"}:
+            return
+        time.sleep(0.001)
+    raise TimeoutError(f"process {pid} does not stop")
 
 
 def script(text):

@@ -8,7 +8,7 @@ import unittest
 import weakref
 
 import kvonce
-from package_parts import DEADLINE, Case, Setup, own_store, page, pages
+from package_parts import DEADLINE, Case, Setup, freeze, own_store, page, pages
 
 
 class Waits(Case):
@@ -52,7 +52,7 @@ class Waits(Case):
             calls = [lambda: kv.runtime.namespace("a"), lambda: kv.group.lookup(pages(1), timeout=DEADLINE), lambda: kv.runtime.stats()]
             calls += [lambda: kv.runtime.flush(DEADLINE), lambda: kv.runtime.clients(), lambda: kv.runtime.release(bytes(16))]
             for call in calls:
-                store.send_signal(signal.SIGSTOP)
+                freeze(store.pid)
                 thread = threading.Thread(target=lambda: store.send_signal(signal.SIGCONT))
                 thread.start()
                 try:
@@ -238,10 +238,8 @@ class Asyncio(Case):
         async def work(kv):
             return await kv.group.lookup_async(pages(1), timeout=0.05)
 
-        import signal
-
         with own_store() as (store, path), Setup(path) as kv:
-            store.send_signal(signal.SIGSTOP)
+            freeze(store.pid)
             with self.assertRaises(kvonce.Deadline):
                 self.run_loop(work(kv))
 

@@ -122,7 +122,7 @@ class CtrlC(Case):
     """The child tells when it is about to wait; what it waits for would last far longer than the test may."""
 
     def interrupt(self, text, *arguments):
-        command = script("from package_parts import Setup, pages\nimport kvonce, sys\n" + text) + list(arguments)
+        command = script("from package_parts import Setup, freeze, pages\nimport kvonce, sys\n" + text) + list(arguments)
         process = subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         try:
             self.assertEqual(process.stdout.readline(), "waiting\n")
@@ -148,7 +148,7 @@ put, event = kv.waiting_put(timeout=3600)
 import os, signal
 try:
     if len(sys.argv) > 2:
-        os.kill(int(sys.argv[2]), signal.SIGSTOP)
+        freeze(int(sys.argv[2]))
     print("waiting", flush=True)
     {call}
     print("it ended without Ctrl-C", flush=True)
@@ -171,9 +171,6 @@ except KeyboardInterrupt:
 
     def test_a_pool_that_waits_for_its_rows(self):
         self.waiting("kv.pool.unregister(3600)")
-
-    def test_a_rank_that_waits_for_its_rows(self):
-        self.waiting("kv.rank.close(3600)")
 
     def test_a_lookup_at_a_store_that_does_not_answer(self):
         with own_store() as (store, path):
@@ -244,11 +241,11 @@ class End(Case):
         with own_store() as (store, path):
             self.run_script(
                 """
-                import os, signal, sys
-                from package_parts import Setup, pages
+                import sys
+                from package_parts import Setup, freeze, pages
                 kv = Setup(sys.argv[1])
                 kv.put(2).result(60)
-                os.kill(int(sys.argv[2]), signal.SIGSTOP)
+                freeze(int(sys.argv[2]))
                 lookup = kv.group.lookup_async(pages(2), timeout=3600)
                 """,
                 path,
