@@ -5,7 +5,9 @@ import torch
 
 
 def install():
-    from sglang.srt.mem_cache.pool_host import common, mamba, mha, mla
+    from sglang.srt.mem_cache.pool_host import base, common, mamba, mha, mla
+    # SGLang leaves 10 GiB to others before it takes a byte; the tests' pools have some hundred KiB.
+    base.HICACHE_HOST_MEMORY_RESERVE_BYTES = 1 << 30
     common.ALLOC_MEMORY_FUNCS["cpu"] = _allocate
     _replace_copies(mha.MHATokenToKVPoolHost, _mha_down, _mha_up)
     _replace_copies(mla.MLATokenToKVPoolHost, _mla_down, _mla_up)
