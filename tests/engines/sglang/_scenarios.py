@@ -42,6 +42,7 @@ def restored_equals_computed(engine, seed="a", length=PROMPT, name="", before_re
     tokens = prompt(f"{name} {seed}", length)
     cold = se.generate(engine, tokens)
     if ends_at:
+        se.flush(engine)  # a node that SGLang splits is not offloaded again for the state that it gets: the tree is built anew
         se.generate(engine, tokens[:ends_at], new_tokens=1)
     local = se.generate(engine, tokens)
     se.flush(engine)
