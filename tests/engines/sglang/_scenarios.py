@@ -130,3 +130,21 @@ def other_weights(model):
             for name, one in tensors.items()}
         save_file(changed, folder / file.name, metadata={"format": "pt"})
     return str(folder)
+
+
+def new_weights(engine):
+    """Nothing that the old weights made is served to the new ones, and the new ones' pages are kept in their turn."""
+    tokens = prompt("Llama weights", 200)
+    old = se.generate(engine, tokens)
+    se.flush(engine)
+    answer = engine.update_weights_from_disk(other_weights("llama"))
+    check(answer[0] if isinstance(answer, tuple) else getattr(answer, "success", True), "the weights are replaced", answer)
+    new = se.generate(engine, tokens)
+    check(new.cached == 0, "new weights: nothing of the old ones is restored", new.cached)
+    check(new.tokens != old.tokens or difference(new, old) > 0.1, "new weights answer otherwise", difference(new, old))
+    local = se.generate(engine, tokens)
+    se.flush(engine)
+    se.pollute(engine, seed="weights")
+    restored = se.generate(engine, tokens)
+    check(restored.cached == local.cached, "new weights: their own pages are restored after a flush", restored.cached)
+    check(difference(restored, local) == 0.0, "new weights: log probabilities to the last bit", difference(restored, local))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The external linker on one rank: restores, a store that goes away and comes back, new weights."""
-from _scenarios import PAGE, control_differs, linker, objects_once, other_weights, restored_equals_computed
+from _scenarios import PAGE, control_differs, linker, new_weights, objects_once, restored_equals_computed
 from support import check, control, done
 from support import sglang_engine as se
-from support.compare import difference, prompt
+from support.compare import prompt
 from support.store import Store
 
 
@@ -37,30 +37,12 @@ def main():
         for n, (a, b, c) in enumerate(zip(first, locally, together)):
             check(c.cached >= 96 and c.tokens == a.tokens, f"request {n} of a batch is restored", c.cached, b.cached)
 
-        new_weights(engine, store)
+        new_weights(engine)
 
         tokens, right = restored_equals_computed(engine, name="Llama before the control")
         control_differs(engine, tokens, right, name="Llama")
         engine.shutdown()
     done()
-
-
-def new_weights(engine, store):
-    """Nothing that the old weights made is served to the new ones, and the new ones' pages are kept in their turn."""
-    tokens = prompt("Llama weights", 200)
-    old = se.generate(engine, tokens)
-    se.flush(engine)
-    answer = engine.update_weights_from_disk(other_weights("llama"))
-    check(answer[0] if isinstance(answer, tuple) else getattr(answer, "success", True), "the weights are replaced", answer)
-    new = se.generate(engine, tokens)
-    check(new.cached == 0, "new weights: nothing of the old ones is restored", new.cached)
-    check(new.tokens != old.tokens or difference(new, old) > 0.1, "new weights answer otherwise", difference(new, old))
-    local = se.generate(engine, tokens)
-    se.flush(engine)
-    se.pollute(engine, seed="weights")
-    restored = se.generate(engine, tokens)
-    check(restored.cached == local.cached, "new weights: their own pages are restored after a flush", restored.cached)
-    check(difference(restored, local) == 0.0, "new weights: log probabilities to the last bit", difference(restored, local))
 
 
 if __name__ == "__main__":
