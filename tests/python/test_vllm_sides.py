@@ -392,6 +392,27 @@ class States(Case):
             self.assertEqual(step.saves, [])
 
 
+class BlocksOfSeveralSizes(Case):
+    specs = (v.full(block_size=32), v.full(block_size=64))
+
+    def named(self, rows):
+        return {pool.name: rows[pool.key] for pool in self.plan.pools}
+
+    def test_a_page_has_a_row_in_a_pool_for_each_of_its_blocks(self):
+        request = v.Request("r", 300)
+        self.side.track(request)
+        tables = {"r": ([1, 2, 3, 4, 5, 6], [11, 12, 13])}
+        (save,) = self.side.step(v.output({"r": 190}, {}, tables)).saves
+        self.assertEqual(self.named(save.rows), {"full0.0": [1, 3], "full0.1": [2, 4], "full1": [11, 12]})
+
+    def test_a_load_leaves_alone_what_the_engine_has_of_a_page(self):
+        request = v.Request("r", 300)
+        self.matched(request, 96, 4)
+        self.side.allocated(request, ([1, 2, 3, 4, 5, 6, 7, 8], [11, 12, 13, 14]), 160)
+        (load,) = self.side.step(v.output({})).loads
+        self.assertEqual(self.named(load.rows), {"full0.0": [-1, 5, 7], "full0.1": [4, 6, 8], "full1": [12, 13, 14]})
+
+
 class NewWeights(Case):
     def test_what_was_computed_before_is_not_saved_after(self):
         old, fresh = v.Request("old", 400), v.Request("fresh", 400)
