@@ -43,7 +43,7 @@ class HostPool:
     def prepare(self) -> None:
         """Finds the places of the pages; raises Refused where there are none that kvonce can use."""
         if self.staged:
-            page = self.pool.get_dummy_flat_data_page()
+            page = self.pool.get_data_page(0, flat=True).cpu()
             size = page.numel() * page.element_size()
             self._staging = page.new_empty((STAGED_PAGES, page.numel()))
             self.ranges = [(self._staging.data_ptr(), size, size)]
