@@ -12,7 +12,9 @@ A script that passes ends with status 0 after it has called support.done(); with
 What a script has left running is killed, whatever it did. Its output is in build/engines.
 """
 import argparse
+import contextlib
 import ctypes
+import fcntl
 import hashlib
 import os
 import re
@@ -94,14 +96,24 @@ def index_answers(python):
 
 def unpacked_wheel(python):
     """The folder with kvonce as users get it: a wheel for that interpreter, made by now and installed in a folder of its own."""
-    dist = LOGS / "wheel"
-    shutil.rmtree(dist, ignore_errors=True)
+    LOGS.mkdir(parents=True, exist_ok=True)
+    with open(LOGS / "wheel.lock", "w") as lock, tempfile.TemporaryDirectory(prefix="wheel-", dir=LOGS) as dist:
+        # One at a time: they are built in the same folder.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return unpacked(built_wheel(python, Path(dist)), python)
+
+
+def built_wheel(python, dist):
     made = subprocess.run([ROOT / "tools" / "wheel", python.resolve()], stdout=sys.stderr, env={**os.environ, "KVONCE_DIST": str(dist)})
     if made.returncode != 0:
         if not index_answers(python):
             raise NoIndex("the package index cannot be reached, so there is nothing to build the wheel with")
         raise SystemExit(f"tools/wheel failed (status {made.returncode})")
     [wheel] = dist.glob("*.whl")
+    return wheel
+
+
+def unpacked(wheel, python):
     CACHE.mkdir(parents=True, exist_ok=True)
     forget_unused("wheel-*", WHEEL_DAYS_MAX)
     final = CACHE / f"wheel-{hashlib.sha256(wheel.read_bytes()).hexdigest()[:16]}"
@@ -182,11 +194,13 @@ def seconds_of(script):
 def run_test(engine, script, environment, kvonce, seconds):
     """-> ("passed" | "failed" | "skipped", why, seconds taken)"""
     log = LOGS / f"{engine}-{script.stem}.log"
+    # Of its own until it is whole: the same test may run for somebody else.
+    writing = log.with_suffix(f".{os.getpid()}.log")
     scratch = Path(tempfile.mkdtemp(prefix="kvonce-"))
     started = time.monotonic()
     try:
         env = variables(engine, environment, kvonce, scratch)
-        with open(log, "wb") as out:
+        with open(writing, "wb") as out:
             process = subprocess.Popen([environment / "bin" / "python", script], cwd=scratch / "tmp", env=env, stdin=subprocess.DEVNULL,
                                        stdout=out, stderr=subprocess.STDOUT, start_new_session=True)
             try:
@@ -196,6 +210,7 @@ def run_test(engine, script, environment, kvonce, seconds):
             end_all_children()
             process.poll()
         taken = time.monotonic() - started
+        writing.replace(log)
         lines = log.read_text(errors="replace").splitlines()
         if late:
             return "failed", f"did not end within {seconds} s", taken
@@ -210,6 +225,8 @@ def run_test(engine, script, environment, kvonce, seconds):
         return "passed", "", taken
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+        with contextlib.suppress(FileNotFoundError):
+            writing.unlink()
 
 
 def selected(selection):
