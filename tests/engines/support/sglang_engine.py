@@ -12,7 +12,9 @@ ARGS = {
     "log_level": "warning", "random_seed": 1, "enable_cache_report": True}
 
 # Kimi-Linear: its kernels run in Triton's interpreter (prompts of 60 to 400 tokens take seconds), with pages of one token.
-KIMI = {"dtype": "float32", "page_size": 1, "mamba_radix_cache_strategy": "no_buffer", "disable_overlap_schedule": True, "load_format": "dummy"}
+KIMI = {"dtype": "float32", "page_size": 1, "mamba_radix_cache_strategy": "no_buffer", "disable_overlap_schedule": True, "load_format": "dummy",
+        # Without a bound its states take most of the memory that is free, in each rank.
+        "max_mamba_cache_size": 64}
 
 
 def engine(model, tp=1, **args):
