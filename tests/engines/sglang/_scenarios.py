@@ -53,9 +53,9 @@ def restored_equals_computed(engine, seed="a", length=PROMPT, name="", before_re
     check(cold.cached == 0, f"{name}: the first run computes the whole prompt", cold.cached)
     check(local.cached > 0, f"{name}: the engine's own cache serves the second", local.cached)
     check(restored.cached == local.cached, f"{name}: the store gives back as much as the engine's own cache had", restored.cached, local.cached)
-    check(restored.tokens == cold.tokens, f"{name}: tokens as computed", restored.tokens)
     check(difference(restored, local) == 0.0, f"{name}: log probabilities as with the engine's own cache, to the last bit",
           difference(restored, local))
+    check(restored.tokens == cold.tokens, f"{name}: tokens as computed", restored.tokens, cold.tokens)
     print(f"{name}: difference from the run that computed all: {difference(restored, cold):.2e}", flush=True)
     return tokens, local
 
