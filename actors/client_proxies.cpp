@@ -33,6 +33,7 @@ messages::ShardKeyActor::behavior_type RemoteKeysActorBody::make_behavior() {
       [send](const protocol::RemoveAnswer& answer) { send(FrameKind::remove_answer, answer.token, answer); },
       [send](const protocol::FlushAnswer& answer) { send(FrameKind::flush_answer, answer.token, answer); },
       [](const messages::OpenNamespace&) {},
+      [](const messages::CloseNamespace&) {},
       [](const messages::AskEpoch&) {},
       [](const messages::RegisterGroup&) {},
       [](const messages::RegisterPool&) {},

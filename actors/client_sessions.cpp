@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <map>
 #include <utility>
 
 #include "messages/frames.hpp"
@@ -17,6 +18,9 @@ namespace {
 
 // What one turn of the server may take of the actors' work, before the scheduler gets the rest.
 constexpr compat::RunLimits kTurn{.jobs_max = 4096, .duration_max = std::chrono::milliseconds{2}, .messages_max = 0};
+
+// Of all reports in one list of clients: beyond, clients are listed without theirs.
+constexpr std::size_t kMaxListedReportBytes = 8U << 20U;
 
 }  // namespace
 
@@ -35,6 +39,7 @@ struct ClientSessions::Session {
   std::atomic<std::uint32_t> rank_count{0};
   messages::FrameAssembler in;
   bool listens = false;
+  std::map<std::string, std::vector<messages::ReportCounter>> reports;  // by label; under the sessions' mutex
 };
 
 ClientSessions::ClientSessions(caf::actor_system& system, std::vector<messages::StoreActor> stores, ClientLimits limits)
@@ -210,6 +215,8 @@ bool ClientSessions::take_question(Session& session, const FrameHead& head, std:
   switch (static_cast<FrameKind>(head.kind)) {
     case FrameKind::namespace_ask:
       return ask(protocol::NamespaceAsk{}, false, true);
+    case FrameKind::namespace_close:
+      return ask(protocol::NamespaceClose{}, false, true);
     case FrameKind::pool_ask:
       return ask(protocol::PoolAsk{}, false, true);
     case FrameKind::group_ask:
@@ -247,13 +254,21 @@ bool ClientSessions::take_question(Session& session, const FrameHead& head, std:
       if (!messages::decode(payload, nothing)) return false;
       clients([out = session.out, token = head.id](ClientList&& list) {
         messages::ClientsReply reply;
-        for (ClientInfo& client : list)
+        for (ClientInfo& client : list) {
+          std::vector<messages::Report> reports;
+          for (ClientReport& report : client.reports) {
+            reports.push_back({std::move(report.label), {}});
+            for (auto& [name, value] : report.counters) reports.back().counters.push_back({std::move(name), value});
+          }
           reply.clients.push_back({client.pid, std::move(client.engine_id), client.read_only, client.ranks, client.open_grants,
-                                   client.quarantined_bytes});
+                                   client.quarantined_bytes, std::move(reports)});
+        }
         out->send(FrameKind::clients_reply, 0, token, reply);
       });
       return true;
     }
+    case FrameKind::report:
+      return take_report(session, payload);
     case FrameKind::want_events: {
       messages::Wanted wanted;
       if (!messages::decode(payload, wanted)) return false;
@@ -267,6 +282,42 @@ bool ClientSessions::take_question(Session& session, const FrameHead& head, std:
 
 // -- clients and events ------------------------------------------------------------------------------------------------
 
+bool ClientSessions::take_report(Session& session, std::string_view payload) {
+  messages::Report report;
+  if (!messages::decode(payload, report) || report.label.size() > kMaxReportLabelBytes || report.counters.size() > kMaxReportCounters)
+    return false;
+  const auto printable = [](std::string_view text) {
+    return std::none_of(text.begin(), text.end(), [](char c) { return c < ' ' || c > '~'; });
+  };
+  if (!printable(report.label)) return false;
+  for (const auto& counter : report.counters)
+    if (!printable(counter.name) || counter.name.empty() || counter.name.size() > kMaxReportNameBytes) return false;
+  const std::lock_guard lock(mutex_);
+  if (report.counters.empty()) {
+    session.reports.erase(report.label);
+    return true;
+  }
+  session.reports[report.label] = std::move(report.counters);
+  return session.reports.size() <= kMaxReportsPerClient;
+}
+
+/// Under the mutex. `left`: bytes that the list may still take.
+std::vector<ClientReport> ClientSessions::reports_of(const Session& session, std::size_t& left) {
+  std::vector<ClientReport> list;
+  std::size_t bytes = 0;
+  for (const auto& [label, counters] : session.reports) {
+    list.push_back({label, {}});
+    bytes += label.size() + 8;
+    for (const auto& counter : counters) {
+      list.back().counters.emplace_back(counter.name, counter.value);
+      bytes += counter.name.size() + 12;
+    }
+  }
+  if (bytes > left) return {};
+  left -= bytes;
+  return list;
+}
+
 void ClientSessions::clients(std::function<void(ClientList&&)> done) const {
   struct Gathered {
     std::mutex mutex;
@@ -279,9 +330,10 @@ void ClientSessions::clients(std::function<void(ClientList&&)> done) const {
   all->done = std::move(done);
   {
     const std::lock_guard lock(mutex_);
+    std::size_t left = kMaxListedReportBytes;
     for (const auto& [client, session] : sessions_)
       all->clients.push_back({client, {session->pid, session->engine_id, session->read_only,
-                                       session->rank_count.load(std::memory_order_relaxed), 0, 0}});
+                                       session->rank_count.load(std::memory_order_relaxed), 0, 0, reports_of(*session, left)}});
   }
   for (const auto& store : stores_) {
     compat::anon_tell(store, messages::WritesAsk{[all](std::vector<protocol::ClientWrites>&& writes) {

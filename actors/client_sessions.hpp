@@ -62,6 +62,8 @@ class ClientSessions {
   bool take(Session& session, const messages::FrameHead& head, std::string_view payload);
   bool take_rank(Session& session, const messages::FrameHead& head, std::string_view payload);
   bool take_question(Session& session, const messages::FrameHead& head, std::string_view payload);
+  bool take_report(Session& session, std::string_view payload);
+  static std::vector<ClientReport> reports_of(const Session& session, std::size_t& left);
   bool owns(const Session& session, protocol::SenderId sender) const;
   void want(Session& session, bool on);
   void say_wanted();

@@ -205,6 +205,7 @@ messages::ShardKeyActor::behavior_type ShardKeyActorBody::make_behavior() {
       [s, run](const protocol::RemoveAnswer& a) { run([&] { s->on_admin_answer(a.token, a.error, a.removed_objects); }); },
       [s, run](const protocol::FlushAnswer& a) { run([&] { s->on_admin_answer(a.token, a.error, 0); }); },
       [s, run](const messages::OpenNamespace& command) { run([&] { s->on_open_namespace(command); }); },
+      [s, run](const messages::CloseNamespace& command) { run([&] { s->on_close_namespace(command); }); },
       [s, run](const messages::AskEpoch& command) { run([&] { s->on_ask_epoch(command); }); },
       [s, run](const messages::RegisterGroup& command) { run([&] { s->on_register_group(command); }); },
       [s, run](const messages::RegisterPool& command) { run([&] { s->on_register_pool(command); }); },

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -57,6 +58,7 @@ class ShardKeyState {
 
   // Questions of the process, and the answers.
   void on_open_namespace(const messages::OpenNamespace& command);
+  void on_close_namespace(const messages::CloseNamespace& command);
   void on_ask_epoch(const messages::AskEpoch& command);
   void on_register_group(const messages::RegisterGroup& command);
   void on_lookup(messages::LookupCommand& command);
@@ -100,6 +102,7 @@ class ShardKeyState {
   void ask_registrar(const Ask& ask, Registered then);
   template <class Ask>
   void ask_again(const Ask& ask, std::function<void(const protocol::RegisterAnswer&)> then);
+  void know_epoch(const std::string& epoch, protocol::Digest128 value);
   void one_registered();
   void register_rest_again();
   void register_pool_again(protocol::SenderId sender, std::uint32_t number, std::uint32_t shard, bool by_rank);
@@ -135,7 +138,10 @@ class ShardKeyState {
   std::unordered_map<std::uint64_t, OpenLookup> lookups_;
   std::unordered_map<std::uint64_t, messages::SlotPtr<Reason>> lease_calls_;
   std::unordered_map<std::uint64_t, OpenAdmin> admins_;
-  std::map<std::string, protocol::Digest128> epochs_;  // that the store gave out: a later life of it is told them
+  std::map<std::string, std::uint32_t, std::less<>> opens_;  // of namespaces by text, those under way included
+  // That the store gave out, oldest first: a later life of it is told them.
+  std::map<std::string, protocol::Digest128> epochs_;
+  std::deque<std::string> epoch_order_;
   std::uint64_t next_token_ = 1;
   std::shared_ptr<const ArenaView> arena_;
   std::uint32_t again_left_ = 0;    // registrations with a store that came back that have not been answered

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "actors/shard_key_actor_state.hpp"
+#include "protocol/epoch_book.hpp"
 #include "runtime/operation_impl.hpp"
 
 namespace kvonce::actors {
@@ -56,10 +57,47 @@ void ShardKeyState::on_open_namespace(const messages::OpenNamespace& command) {
     return;
   }
   const protocol::NamespaceAsk ask{command.text, command.find_only};
+  ++opens_[command.text];
   ask_registrar(ask, [this, slot = command.answer, text = command.text](protocol::RegisterAnswer& answer) {
-    const std::uint32_t handle = answer.error ? 0 : setup_->directory->add_namespace(text, answer.ns);
-    slot->fill({answer.error, handle});
+    if (answer.error) {
+      if (const auto at = opens_.find(text); at != opens_.end() && --at->second == 0) opens_.erase(at);
+      slot->fill({answer.error, 0});
+      return;
+    }
+    slot->fill({Error{}, setup_->directory->add_namespace(text, answer.ns)});
   });
+}
+
+void ShardKeyState::on_close_namespace(const messages::CloseNamespace& command) {
+  const auto text = setup_->directory->namespace_text(command.ns_handle);
+  if (!text) {
+    command.answer->fill(Error{Reason::unknown_namespace, "close_namespace: the namespace is closed already"});
+    return;
+  }
+  const auto opens = opens_.find(*text);
+  const bool last = opens == opens_.end() || opens->second <= 1;
+  const auto used = std::find_if(pools_.begin(), pools_.end(), [&](const auto& pool) { return pool.second.ns_handle == command.ns_handle; });
+  if (last && used != pools_.end()) {
+    command.answer->fill(Error{Reason::busy, "close_namespace: pool '" + used->second.ask.pool.name + "' of a rank is still registered in it"});
+    return;
+  }
+  if (!last) {
+    --opens->second;
+  } else {
+    if (opens != opens_.end()) opens_.erase(opens);
+    const auto ns = setup_->directory->namespace_at(command.ns_handle);
+    setup_->directory->close_namespace(command.ns_handle);
+    // A store that is lost has forgotten who has it open.
+    if (ns && !lost_ && !closed_) compat::tell(self_, stores_.front(), messages::From{setup_->client, 0}, protocol::NamespaceClose{*ns});
+  }
+  command.answer->fill(Error{});
+}
+
+void ShardKeyState::know_epoch(const std::string& epoch, protocol::Digest128 value) {
+  if (epochs_.insert_or_assign(epoch, value).second) epoch_order_.push_back(epoch);
+  if (epoch_order_.size() <= protocol::kMaxEpochsPerEngine) return;
+  epochs_.erase(epoch_order_.front());
+  epoch_order_.pop_front();
 }
 
 void ShardKeyState::on_ask_epoch(const messages::AskEpoch& command) {
@@ -70,7 +108,7 @@ void ShardKeyState::on_ask_epoch(const messages::AskEpoch& command) {
   const auto known = epochs_.find(command.name);
   const protocol::EpochAsk ask{command.name, known == epochs_.end() ? protocol::Digest128{} : known->second};
   ask_registrar(ask, [this, slot = command.answer, epoch = command.name](protocol::RegisterAnswer& answer) {
-    if (!answer.error) epochs_[epoch] = answer.epoch;
+    if (!answer.error) know_epoch(epoch, answer.epoch);
     slot->fill({answer.error, answer.epoch});
   });
 }

@@ -11,8 +11,7 @@ namespace kvonce::actors {
 namespace {
 
 // No key is made of it: what is put under it is told unknown_pool.
-constexpr protocol::PoolKeying kNoKeying{0xffff, 0xffff, 0, 0};
-constexpr protocol::GroupId kNoGroup = 0xffffffffU;
+constexpr protocol::PoolKeying kNoKeying{protocol::kNoNamespace, 0xffff, 0, 0};
 
 }  // namespace
 
@@ -28,15 +27,23 @@ void ShardKeyState::on_stores_found(const messages::StoresFound& found) {
   for (const auto& [sender, rank] : ranks_)
     to_all(messages::SenderJoin{{sender, setup_->client, setup_->engine}, rank});
   again_left_ = 1;
-  for (const auto& entry : epochs_) {
-    ask_again(protocol::EpochAsk{entry.first, entry.second}, [this, epoch = entry.first](const protocol::RegisterAnswer& answer) {
-      if (!answer.error) epochs_[epoch] = answer.epoch;
+  for (const std::string& epoch : epoch_order_) {
+    ask_again(protocol::EpochAsk{epoch, epochs_.at(epoch)}, [this, epoch](const protocol::RegisterAnswer& answer) {
+      if (!answer.error) know_epoch(epoch, answer.epoch);
     });
   }
-  for (std::size_t i = 0; const auto text = setup_->directory->namespace_text(i); ++i) {
+  const std::uint32_t namespaces = setup_->directory->namespaces();
+  for (std::uint32_t i = 0; i < namespaces; ++i) {
+    const auto text = setup_->directory->namespace_text(i);
+    if (!text) continue;  // closed
+    setup_->directory->move_namespace(i, protocol::kNoNamespace);  // its number was the earlier life's
     ask_again(protocol::NamespaceAsk{*text}, [this, i, text](const protocol::RegisterAnswer& answer) {
+      if (!setup_->directory->namespace_text(i)) {  // closed meanwhile
+        if (!answer.error) compat::tell(self_, stores_.front(), messages::From{setup_->client, 0}, protocol::NamespaceClose{answer.ns});
+        return;
+      }
       if (answer.error) telemetry::warn("namespace '" + *text + "' could not be registered again: " + answer.error.text);
-      setup_->directory->move_namespace(i, answer.error ? protocol::kMaxNamespaces : answer.ns);
+      setup_->directory->move_namespace(i, answer.error ? protocol::kNoNamespace : answer.ns);
     });
   }
   // Answers come in the order of the questions: behind this one all namespaces have their numbers.
@@ -72,11 +79,12 @@ void ShardKeyState::register_rest_again() {
   const std::uint32_t groups = setup_->directory->groups();
   for (std::uint32_t index = 0; index < groups; ++index) {
     const runtime::GroupPtr old = setup_->directory->group(index);
+    if (old->ns_handle == 0xffffffffU) continue;  // gone with its namespace
     protocol::GroupAsk ask = old->ask;
     const auto ns = setup_->directory->namespace_at(old->ns_handle);
     if (!ns) {
       runtime::GroupRecord record = *old;
-      record.id = kNoGroup;
+      record.id = protocol::kNoGroup;
       record.ask.ns = kNoKeying.ns;  // its old number is another's by now
       setup_->directory->replace_group(index, record);
       continue;
@@ -84,7 +92,7 @@ void ShardKeyState::register_rest_again() {
     ask.ns = *ns;
     ask_again(ask, [this, index, ask, old](const protocol::RegisterAnswer& answer) {
       runtime::GroupRecord record = *old;
-      record.id = kNoGroup;
+      record.id = protocol::kNoGroup;
       record.ask.ns = kNoKeying.ns;
       if (answer.error)
         telemetry::warn("group '" + ask.name + "' could not be registered again: " + answer.error.text);

@@ -132,8 +132,14 @@ bool StoreInbox::take_clients(const FrameHead& head, std::string_view payload) {
   }
   if (!slot) return true;
   std::vector<ClientInfo> list;
-  for (auto& entry : reply.clients)
-    list.push_back({entry.pid, std::move(entry.engine_id), entry.read_only, entry.ranks, entry.open_grants, entry.quarantined_bytes});
+  for (auto& entry : reply.clients) {
+    list.push_back({entry.pid, std::move(entry.engine_id), entry.read_only, entry.ranks, entry.open_grants, entry.quarantined_bytes, {}});
+    for (auto& report : entry.reports) {
+      ClientReport& told = list.back().reports.emplace_back();
+      told.label = std::move(report.label);
+      for (auto& counter : report.counters) told.counters.emplace_back(std::move(counter.name), counter.value);
+    }
+  }
   slot->fill(std::move(list));
   return true;
 }

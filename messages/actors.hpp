@@ -51,6 +51,20 @@ struct CatalogAck {
   std::uint32_t partition = 0;
   std::uint64_t number = 0;
 };
+/// Registrar -> partition, when all places of namespaces are taken: what have you of each?
+struct NamespaceUseAsk {
+  std::uint64_t round = 0;
+};
+struct NamespaceUseAnswer {
+  std::uint32_t partition = 0;
+  std::uint64_t round = 0;
+  std::vector<std::uint32_t> use;  // protocol::NamespaceUse by place
+};
+/// Partition -> registrar: nothing is left here of a retired namespace.
+struct NamespaceEmpty {
+  std::uint32_t partition = 0;
+  protocol::NamespaceId ns = 0;
+};
 /// So many keys of a pool were seen to differ within one engine.
 struct Conflict {
   protocol::NamespaceId ns = 0;
@@ -81,6 +95,9 @@ KVONCE_FIELDS(Rekeyed, x.pool, x.ok, x.ns, x.store_pool, x.generation, x.shard)
 KVONCE_FIELDS(StoreLost, x.partition)
 KVONCE_FIELDS(CatalogUpdates, x.number, x.updates)
 KVONCE_FIELDS(CatalogAck, x.partition, x.number)
+KVONCE_FIELDS(NamespaceUseAsk, x.round)
+KVONCE_FIELDS(NamespaceUseAnswer, x.partition, x.round, x.use)
+KVONCE_FIELDS(NamespaceEmpty, x.partition, x.ns)
 KVONCE_FIELDS(Conflict, x.ns, x.pool)
 KVONCE_FIELDS(SenderGone, x.sender)
 KVONCE_FIELDS(ClientGone, x.client, x.fenced)
@@ -129,6 +146,7 @@ using ShardKeyActor = compat::Interface<
     void(protocol::RemoveAnswer),                  // one partition has removed
     void(protocol::FlushAnswer),                   // one partition has decided everything that it had
     void(OpenNamespace),                           // local: a namespace text is to be registered
+    void(CloseNamespace),                          // local: a namespace is used no more
     void(AskEpoch),                                // local: the value of an epoch's name is wanted
     void(RegisterGroup),                           // local: a page group is to be registered
     void(RegisterPool),                            // local: a rank's pool is to be registered
@@ -169,11 +187,15 @@ using StoreActor = compat::Interface<
     void(SenderGone),                     // has ended, its copies too
     void(protocol::AttachPool),           // a rank holds (or no longer holds) this shard
     void(From, protocol::NamespaceAsk),   // registrar: make or find a namespace
+    void(From, protocol::NamespaceClose), // registrar: the process uses it no more; no answer
     void(From, protocol::PoolAsk),        // registrar: make or find a pool
     void(From, protocol::GroupAsk),       // registrar: make or find a page group
     void(From, protocol::EpochAsk),       // registrar: give out or find an epoch's value
     void(CatalogUpdates),                 // registrar -> partition: apply in order, acknowledge
     void(CatalogAck),                     // partition -> registrar
+    void(NamespaceUseAsk),                // registrar -> partition: what have you of each namespace
+    void(NamespaceUseAnswer),             // partition -> registrar
+    void(NamespaceEmpty),                 // partition -> registrar: nothing is left of a retired one
     void(Conflict),                       // partition -> registrar: a key differs within one engine
     void(protocol::PutBatch),             // announced objects under canonical keys
     void(protocol::GrantResults),         // landed, abandoned, failed
@@ -232,6 +254,7 @@ KVONCE_LOCAL_TYPE(kvonce::messages::CloseRank)
 KVONCE_LOCAL_TYPE(kvonce::messages::CopyAdvanced)
 KVONCE_LOCAL_TYPE(kvonce::messages::CopyEnded)
 KVONCE_LOCAL_TYPE(kvonce::messages::OpenNamespace)
+KVONCE_LOCAL_TYPE(kvonce::messages::CloseNamespace)
 KVONCE_LOCAL_TYPE(kvonce::messages::AskEpoch)
 KVONCE_LOCAL_TYPE(kvonce::messages::RegisterGroup)
 KVONCE_LOCAL_TYPE(kvonce::messages::RegisterPool)
@@ -281,6 +304,7 @@ KVONCE_TYPE(kvonce_messages, kvonce::protocol::FlushAnswer)
 KVONCE_TYPE(kvonce_messages, kvonce::protocol::AttachSender)
 KVONCE_TYPE(kvonce_messages, kvonce::protocol::AttachPool)
 KVONCE_TYPE(kvonce_messages, kvonce::protocol::NamespaceAsk)
+KVONCE_TYPE(kvonce_messages, kvonce::protocol::NamespaceClose)
 KVONCE_TYPE(kvonce_messages, kvonce::protocol::PoolAsk)
 KVONCE_TYPE(kvonce_messages, kvonce::protocol::GroupAsk)
 KVONCE_TYPE(kvonce_messages, kvonce::protocol::EpochAsk)
@@ -292,6 +316,9 @@ KVONCE_TYPE(kvonce_messages, kvonce::messages::Rekeyed)
 KVONCE_TYPE(kvonce_messages, kvonce::messages::StoreLost)
 KVONCE_TYPE(kvonce_messages, kvonce::messages::CatalogUpdates)
 KVONCE_TYPE(kvonce_messages, kvonce::messages::CatalogAck)
+KVONCE_TYPE(kvonce_messages, kvonce::messages::NamespaceUseAsk)
+KVONCE_TYPE(kvonce_messages, kvonce::messages::NamespaceUseAnswer)
+KVONCE_TYPE(kvonce_messages, kvonce::messages::NamespaceEmpty)
 KVONCE_TYPE(kvonce_messages, kvonce::messages::Conflict)
 KVONCE_TYPE(kvonce_messages, kvonce::messages::SenderGone)
 KVONCE_TYPE(kvonce_messages, kvonce::messages::ClientGone)

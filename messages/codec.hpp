@@ -29,7 +29,7 @@ constexpr std::uint64_t last_of(Reason) { return kReasonCount - 1; }
 constexpr std::uint64_t last_of(protocol::GrantOutcome) { return 2; }
 constexpr std::uint64_t last_of(protocol::RemoveAsk::What) { return 3; }
 constexpr std::uint64_t last_of(protocol::PoolInfo::Size) { return 2; }
-constexpr std::uint64_t last_of(protocol::CatalogUpdate::Kind) { return 3; }
+constexpr std::uint64_t last_of(protocol::CatalogUpdate::Kind) { return 5; }
 constexpr std::uint64_t last_of(protocol::ObjectEvent::Kind) { return 2; }
 
 /// Plain structs without padding, enums and bools: any bytes are a value, so lists of them are copied as a whole.
@@ -96,6 +96,7 @@ KVONCE_FIELDS(protocol::PoolInfo, x.name, x.shards, x.policy, x.size, x.range_by
 KVONCE_FIELDS(protocol::GroupPool, x.pool, x.optional)
 KVONCE_FIELDS(protocol::GroupInfo, x.ns, x.name, x.pools, x.every_page, x.trailing, x.optional_pools, x.trailing_pages_max)
 KVONCE_FIELDS(protocol::NamespaceAsk, x.text, x.find_only)
+KVONCE_FIELDS(protocol::NamespaceClose, x.ns)
 KVONCE_FIELDS(protocol::PoolAsk, x.ns, x.pool, x.ranks)
 KVONCE_FIELDS(protocol::GroupPoolAsk, x.name, x.shards, x.ranks, x.policy, x.optional)
 KVONCE_FIELDS(protocol::GroupAsk, x.ns, x.name, x.pools)

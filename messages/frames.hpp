@@ -40,6 +40,8 @@ enum class FrameKind : std::uint8_t {
   want_events,
   client_gone,
   epoch_ask,
+  namespace_close,
+  report,
   // From the store. `id` is the sender that it is for, or the question's token.
   store_reply = 64,
   load_begun,
@@ -85,6 +87,15 @@ struct LeaseOutcome {
 struct StatsReply {
   protocol::StoreStats stats;
 };
+struct ReportCounter {
+  std::string name;
+  std::uint64_t value = 0;
+};
+/// What a process counts of its own accord, under one of its labels. Without counters: the label is forgotten.
+struct Report {
+  std::string label;
+  std::vector<ReportCounter> counters;
+};
 struct ClientEntry {
   std::uint32_t pid = 0;
   std::string engine_id;
@@ -92,6 +103,7 @@ struct ClientEntry {
   std::uint32_t ranks = 0;
   std::uint64_t open_grants = 0;
   std::uint64_t quarantined_bytes = 0;
+  std::vector<Report> reports;
 };
 struct ClientsReply {
   std::vector<ClientEntry> clients;
@@ -104,7 +116,9 @@ KVONCE_FIELDS(SenderName, x.sender)
 KVONCE_FIELDS(Wanted, x.on)
 KVONCE_FIELDS(LeaseOutcome, x.reason)
 KVONCE_FIELDS(StatsReply, x.stats)
-KVONCE_FIELDS(ClientEntry, x.pid, x.engine_id, x.read_only, x.ranks, x.open_grants, x.quarantined_bytes)
+KVONCE_FIELDS(ReportCounter, x.name, x.value)
+KVONCE_FIELDS(Report, x.label, x.counters)
+KVONCE_FIELDS(ClientEntry, x.pid, x.engine_id, x.read_only, x.ranks, x.open_grants, x.quarantined_bytes, x.reports)
 KVONCE_FIELDS(ClientsReply, x.clients)
 KVONCE_FIELDS(Events, x.events)
 

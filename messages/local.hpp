@@ -115,6 +115,11 @@ struct OpenNamespace {
   bool find_only = false;
   SlotPtr<Made> answer;
 };
+/// As often as it was opened; then the store is told. The answer says what stands against it.
+struct CloseNamespace {
+  std::uint32_t ns_handle = 0;
+  SlotPtr<Error> answer;
+};
 struct MadeEpoch {
   Error error;
   protocol::Digest128 value;

@@ -40,8 +40,7 @@ Error shards_error(const std::string& of, const ShardCounts& shards) {
 }
 
 Error unknown_namespace(NamespaceId ns, std::size_t registered) {
-  return {Reason::unknown_namespace,
-          "namespace " + number(ns) + " is not registered; there are " + number(registered) + ", from 0 on"};
+  return {Reason::unknown_namespace, "namespace " + number(ns) + " is not registered, or was freed; there are " + number(registered)};
 }
 
 std::optional<PoolId> find_pool_id(const NamespaceInfo& ns, const std::string& name, const ShardCounts& shards) {
@@ -117,10 +116,10 @@ RegisterAnswer Catalog::ask(const NamespaceAsk& ask, std::vector<CatalogUpdate>&
                                               number(kMaxTextBytes) + " are allowed"};
     return answer;
   }
-  for (std::size_t i = 0; i < namespaces_.size(); ++i) {
-    if (namespaces_[i].text != ask.text) continue;
-    answer.ns = static_cast<NamespaceId>(i);
-    for (const PoolInfo& pool : namespaces_[i].pools)
+  for (const Place& place : places_) {
+    if (place.id == kNoNamespace || place.retired || place.info.text != ask.text) continue;
+    answer.ns = place.id;
+    for (const PoolInfo& pool : place.info.pools)
       answer.known.push_back({static_cast<PoolId>(answer.known.size()), pool.name, pool.shards, pool.object_bytes});
     return answer;
   }
@@ -128,12 +127,15 @@ RegisterAnswer Catalog::ask(const NamespaceAsk& ask, std::vector<CatalogUpdate>&
     answer.error = {Reason::unknown_namespace, "namespace '" + ask.text.substr(0, kMaxNameBytes) + "' is not registered"};
     return answer;
   }
-  if (namespaces_.size() == kMaxNamespaces) {
+  if (places_.size() == kMaxNamespaces && free_places_.empty()) {
     answer.error = {Reason::too_many, "namespace '" + ask.text.substr(0, kMaxNameBytes) + "' is one too many; " +
-                                          number(kMaxNamespaces) + " are allowed"};
+                                          number(kMaxNamespaces) + " are allowed at a time, and all are in use"};
     return answer;
   }
-  answer.ns = static_cast<NamespaceId>(namespaces_.size());
+  // New places first, then those that were given back.
+  const bool grow = places_.size() < kMaxNamespaces;
+  const std::uint32_t place = grow ? static_cast<std::uint32_t>(places_.size()) : free_places_.front();
+  answer.ns = static_cast<NamespaceId>((grow ? 0 : places_[place].turn) * kMaxNamespaces + place);
   CatalogUpdate update;
   update.kind = CatalogUpdate::Kind::ns;
   update.ns = answer.ns;
@@ -146,8 +148,8 @@ RegisterAnswer Catalog::ask(const PoolAsk& ask, std::vector<CatalogUpdate>& upda
   RegisterAnswer answer;
   answer.ns = ask.ns;
   const NamespaceInfo* ns = find_namespace(ask.ns);
-  if (ns == nullptr) {
-    answer.error = unknown_namespace(ask.ns, namespaces_.size());
+  if (!accepts(ask.ns)) {
+    answer.error = unknown_namespace(ask.ns, namespaces());
     return answer;
   }
   if ((answer.error = name_error("pool", ask.pool.name))) return answer;
@@ -208,8 +210,8 @@ RegisterAnswer Catalog::ask(const GroupAsk& ask, std::vector<CatalogUpdate>& upd
   RegisterAnswer answer;
   answer.ns = ask.ns;
   const NamespaceInfo* ns = find_namespace(ask.ns);
-  if (ns == nullptr) {
-    answer.error = unknown_namespace(ask.ns, namespaces_.size());
+  if (!accepts(ask.ns)) {
+    answer.error = unknown_namespace(ask.ns, namespaces());
     return answer;
   }
   if ((answer.error = name_error("page group", ask.name))) return answer;
@@ -275,9 +277,10 @@ RegisterAnswer Catalog::ask(const GroupAsk& ask, std::vector<CatalogUpdate>& upd
   // then have other successors. The old group stays, for those that still ask by it.
   const auto mine = by_name(group.pools, draft.pools);
   bool taken = false;
-  for (const GroupId id : groups_by_namespace_[ask.ns]) {
-    if (groups_[id].name != ask.name) continue;
-    const auto theirs = by_name(groups_[id].pools, draft.pools);
+  for (const GroupId id : groups_of(ask.ns)) {
+    const GroupInfo& other = groups_.at(id);
+    if (other.name != ask.name) continue;
+    const auto theirs = by_name(other.pools, draft.pools);
     bool same = mine.size() == theirs.size();
     bool related = same;
     for (std::size_t i = 0; i < mine.size() && related; ++i) {
@@ -299,13 +302,13 @@ RegisterAnswer Catalog::ask(const GroupAsk& ask, std::vector<CatalogUpdate>& upd
     answer.pools.clear();
     return answer;
   }
-  if (groups_by_namespace_[ask.ns].size() == kMaxGroupsPerNamespace) {
+  if (groups_of(ask.ns).size() == kMaxGroupsPerNamespace) {
     answer.error = {Reason::too_many,
                     what + " is one too many for its namespace; " + number(kMaxGroupsPerNamespace) + " are allowed"};
     answer.pools.clear();
     return answer;
   }
-  answer.group = static_cast<GroupId>(groups_.size());
+  answer.group = next_group_;
   CatalogUpdate update;
   update.kind = CatalogUpdate::Kind::group;
   update.ns = ask.ns;
@@ -327,41 +330,62 @@ void Catalog::demote(NamespaceId ns, PoolId pool, std::vector<CatalogUpdate>& up
   updates.push_back(std::move(update));
 }
 
+void Catalog::add_namespace(const CatalogUpdate& update) {
+  if (update.ns == kNoNamespace || turn_of(update.ns) >= kNamespaceTurns || !is_free(update.ns)) return;  // told before
+  const std::uint32_t at = place_of(update.ns);
+  while (places_.size() <= at) {
+    free_places_.push_back(static_cast<std::uint32_t>(places_.size()));
+    places_.emplace_back();
+  }
+  std::erase(free_places_, at);
+  Place& place = places_[at];
+  place.id = update.ns;
+  place.turn = turn_of(update.ns);
+  place.info.text = update.text;
+  place.shapes.reserve(kMaxPoolsPerNamespace);  // shape() promises that nothing moves
+}
+
+void Catalog::free_namespace(NamespaceId ns) {
+  Place& place = places_[place_of(ns)];
+  for (const GroupId group : place.groups) groups_.erase(group);
+  const std::uint32_t next = (turn_of(ns) + 1) % kNamespaceTurns;
+  retired_ -= place.retired ? 1 : 0;
+  place = Place{};
+  place.turn = next;
+  free_places_.push_back(place_of(ns));
+}
+
 void Catalog::apply(const CatalogUpdate& update) {
   if (update.kind == CatalogUpdate::Kind::ns) {
-    if (update.ns != namespaces_.size()) return;  // told before
-    namespaces_.push_back({update.text, {}});
-    groups_by_namespace_.emplace_back();
-    shapes_.emplace_back();
-    shapes_.back().reserve(kMaxPoolsPerNamespace);  // shape() promises that nothing moves
+    add_namespace(update);
     return;
   }
-  if (update.ns >= namespaces_.size()) return;
-  NamespaceInfo& ns = namespaces_[update.ns];
+  if (find_place(update.ns) == nullptr) return;
+  Place& place = places_[place_of(update.ns)];
+  NamespaceInfo& ns = place.info;
   switch (update.kind) {
     case CatalogUpdate::Kind::ns:
       return;
     case CatalogUpdate::Kind::pool: {
-      auto& shapes = shapes_[update.ns];
       if (update.pool > ns.pools.size() || update.pool >= kMaxPoolsPerNamespace) return;
       if (update.pool == ns.pools.size()) {
         ns.pools.emplace_back();
-        shapes.emplace_back();
+        place.shapes.emplace_back();
       }
       ns.pools[update.pool] = update.info;
       // Made once: the registered bytes never change, and others hold pointers to it.
-      if (update.info.size == PoolInfo::Size::known && !shapes[update.pool])
-        shapes[update.pool] = storage::SlotShape::create(update.info.range_bytes).shape;
-      for (const GroupId id : groups_by_namespace_[update.ns]) make_masks(groups_[id], ns);
+      if (update.info.size == PoolInfo::Size::known && !place.shapes[update.pool])
+        place.shapes[update.pool] = storage::SlotShape::create(update.info.range_bytes).shape;
+      for (const GroupId id : place.groups) make_masks(groups_.at(id), ns);
       return;
     }
     case CatalogUpdate::Kind::group: {
-      if (update.group != groups_.size()) return;
+      if (update.group < next_group_ || update.group == kNoGroup) return;
       for (const GroupPool& pool : update.group_info.pools)
         if (pool.pool >= ns.pools.size()) return;
-      groups_.push_back(update.group_info);
-      groups_by_namespace_[update.ns].push_back(update.group);
-      make_masks(groups_.back(), ns);
+      next_group_ = update.group + 1;
+      place.groups.push_back(update.group);
+      make_masks(groups_.emplace(update.group, update.group_info).first->second, ns);
       return;
     }
     case CatalogUpdate::Kind::demote:
@@ -369,55 +393,83 @@ void Catalog::apply(const CatalogUpdate& update) {
       ns.pools[update.pool].generation = update.generation;
       ns.pools[update.pool].demoted = true;
       return;
+    case CatalogUpdate::Kind::retire:
+      retired_ += place.retired ? 0 : 1;
+      place.retired = true;
+      return;
+    case CatalogUpdate::Kind::free:
+      free_namespace(update.ns);
+      return;
   }
 }
 
 std::vector<CatalogUpdate> Catalog::history() const {
   std::vector<CatalogUpdate> updates;
-  for (std::size_t ns = 0; ns < namespaces_.size(); ++ns) {
+  for (const Place& place : places_) {
+    if (place.id == kNoNamespace) continue;
     CatalogUpdate update;
     update.kind = CatalogUpdate::Kind::ns;
-    update.ns = static_cast<NamespaceId>(ns);
-    update.text = namespaces_[ns].text;
+    update.ns = place.id;
+    update.text = place.info.text;
     updates.push_back(update);
     update.kind = CatalogUpdate::Kind::pool;
     update.text.clear();
-    for (std::size_t pool = 0; pool < namespaces_[ns].pools.size(); ++pool) {
+    for (std::size_t pool = 0; pool < place.info.pools.size(); ++pool) {
       update.pool = static_cast<PoolId>(pool);
-      update.info = namespaces_[ns].pools[pool];
+      update.info = place.info.pools[pool];
       update.generation = update.info.generation;
       updates.push_back(update);
     }
   }
-  for (std::size_t group = 0; group < groups_.size(); ++group) {
+  for (const auto& [id, group] : groups_) {
     CatalogUpdate update;
     update.kind = CatalogUpdate::Kind::group;
-    update.ns = groups_[group].ns;
-    update.group = static_cast<GroupId>(group);
-    update.group_info = groups_[group];
+    update.ns = group.ns;
+    update.group = id;
+    update.group_info = group;
     updates.push_back(std::move(update));
   }
   return updates;
 }
 
+const Catalog::Place* Catalog::find_place(NamespaceId ns) const {
+  const std::uint32_t at = place_of(ns);
+  return ns != kNoNamespace && at < places_.size() && places_[at].id == ns ? &places_[at] : nullptr;
+}
+bool Catalog::accepts(NamespaceId ns) const {
+  const Place* const place = find_place(ns);
+  return place != nullptr && !place->retired;
+}
+std::vector<NamespaceId> Catalog::retired() const {
+  std::vector<NamespaceId> found;
+  if (retired_ == 0) return found;
+  for (const Place& place : places_)
+    if (place.retired) found.push_back(place.id);
+  return found;
+}
+bool Catalog::is_free(NamespaceId ns) const { return at_place(place_of(ns)) == kNoNamespace; }
+NamespaceId Catalog::at_place(std::uint32_t place) const { return place < places_.size() ? places_[place].id : kNoNamespace; }
 const NamespaceInfo* Catalog::find_namespace(NamespaceId ns) const {
-  return ns < namespaces_.size() ? &namespaces_[ns] : nullptr;
+  const Place* const place = find_place(ns);
+  return place != nullptr ? &place->info : nullptr;
 }
 const PoolInfo* Catalog::find_pool(NamespaceId ns, PoolId pool) const {
   const NamespaceInfo* info = find_namespace(ns);
   return info != nullptr && pool < info->pools.size() ? &info->pools[pool] : nullptr;
 }
 const GroupInfo* Catalog::find_group(GroupId group) const {
-  return group < groups_.size() ? &groups_[group] : nullptr;
+  const auto at = groups_.find(group);
+  return at != groups_.end() ? &at->second : nullptr;
 }
 const storage::SlotShape* Catalog::shape(NamespaceId ns, PoolId pool) const {
   if (find_pool(ns, pool) == nullptr) return nullptr;
-  const auto& shape = shapes_[ns][pool];
+  const auto& shape = places_[place_of(ns)].shapes[pool];
   return shape ? &*shape : nullptr;
 }
 const std::vector<GroupId>& Catalog::groups_of(NamespaceId ns) const {
   static const std::vector<GroupId> none;
-  return ns < groups_by_namespace_.size() ? groups_by_namespace_[ns] : none;
+  const Place* const place = find_place(ns);
+  return place != nullptr ? place->groups : none;
 }
 
 }  // namespace kvonce::protocol

@@ -5,6 +5,8 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
+#include <map>
 #include <string>
 #include <optional>
 #include <vector>
@@ -17,6 +19,8 @@ namespace kvonce::protocol {
 
 /// Page groups of one namespace.
 inline constexpr std::uint32_t kMaxGroupsPerNamespace = 1024;
+/// Numbers of groups are never given twice in a life of the store.
+inline constexpr GroupId kNoGroup = 0xffffffffU;
 
 struct PoolInfo {
   std::string name;
@@ -57,6 +61,10 @@ struct NamespaceAsk {
   std::string text;        // 1 to 4,096 bytes
   bool find_only = false;  // one that is not registered is an error
 };
+/// The asking process uses it no more. No answer.
+struct NamespaceClose {
+  NamespaceId ns = kNoNamespace;
+};
 struct PoolAsk {
   NamespaceId ns = 0;
   PoolInfo pool;     // name, shards, policy, size, range_bytes, layout_digest
@@ -83,7 +91,8 @@ struct EpochAsk {
 
 /// One change of the catalog; applying the same updates in the same order gives the same catalog everywhere.
 struct CatalogUpdate {
-  enum class Kind : std::uint8_t { ns, pool, group, demote } kind = Kind::ns;
+  // retire: nothing is taken in or found there any more; free: nothing is left of it, its place may be another's.
+  enum class Kind : std::uint8_t { ns, pool, group, demote, retire, free } kind = Kind::ns;
   NamespaceId ns = 0;
   PoolId pool = 0;
   GroupId group = 0;
@@ -116,6 +125,7 @@ struct RegisterAnswer {
 class Catalog {
  public:
   // Deciding (registrar only). Appends the updates that all partitions (this one included) have to apply.
+  /// too_many: all places are taken. One has to be retired and, when it is empty, freed (namespace_book.hpp says which).
   RegisterAnswer ask(const NamespaceAsk& ask, std::vector<CatalogUpdate>& updates) const;
   RegisterAnswer ask(const PoolAsk& ask, std::vector<CatalogUpdate>& updates) const;
   /// Pools that nobody has registered yet are registered here without bytes known (`range_bytes` empty, size unset);
@@ -126,25 +136,45 @@ class Catalog {
 
   void apply(const CatalogUpdate& update);
 
-  /// The updates that make this catalog from an empty one.
+  /// The updates that make this catalog from an empty one. A retired namespace is an ordinary one again in it.
   std::vector<CatalogUpdate> history() const;
 
-  // Reading.
+  // Reading. What is retired is found until it is freed: books are kept over what is left of it.
+  /// Whether anything may be asked of the namespace: it is registered and not retired.
+  bool accepts(NamespaceId ns) const;
+  std::vector<NamespaceId> retired() const;
+  bool is_free(NamespaceId ns) const;  // nobody has its place
+  /// Who has that place; kNoNamespace: nobody.
+  NamespaceId at_place(std::uint32_t place) const;
   const NamespaceInfo* find_namespace(NamespaceId ns) const;
   const PoolInfo* find_pool(NamespaceId ns, PoolId pool) const;
   const GroupInfo* find_group(GroupId group) const;
-  /// Null: unknown, or a pool without bytes. A pointer that was given out stays right for the catalog's life.
+  /// Null: unknown, or a pool without bytes. A pointer that was given out stays right until the namespace is freed.
   const storage::SlotShape* shape(NamespaceId ns, PoolId pool) const;
-  std::size_t namespaces() const { return namespaces_.size(); }
+  std::size_t namespaces() const { return places_.size() - free_places_.size(); }
   std::size_t groups() const { return groups_.size(); }
+  GroupId next_group() const { return next_group_; }
   /// The registered groups of one namespace.
   const std::vector<GroupId>& groups_of(NamespaceId ns) const;
 
  private:
-  std::vector<NamespaceInfo> namespaces_;
-  std::vector<GroupInfo> groups_;
-  std::vector<std::vector<GroupId>> groups_by_namespace_;
-  std::vector<std::vector<std::optional<storage::SlotShape>>> shapes_;
+  struct Place {
+    NamespaceId id = kNoNamespace;  // of its owner now
+    bool retired = false;
+    std::uint32_t turn = 0;  // of the next owner
+    NamespaceInfo info;
+    std::vector<GroupId> groups;
+    std::vector<std::optional<storage::SlotShape>> shapes;
+  };
+  const Place* find_place(NamespaceId ns) const;
+  void add_namespace(const CatalogUpdate& update);
+  void free_namespace(NamespaceId ns);
+
+  std::vector<Place> places_;              // as many as ever were taken at a time
+  std::deque<std::uint32_t> free_places_;  // the one that has been free for longest first: numbers come again as late as can be
+  std::map<GroupId, GroupInfo> groups_;
+  GroupId next_group_ = 0;
+  std::size_t retired_ = 0;
 };
 
 }  // namespace kvonce::protocol

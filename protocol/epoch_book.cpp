@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "protocol/epoch_book.hpp"
 
+#include <xxhash.h>
+
 namespace kvonce::protocol {
 
 Error epoch_name_error(std::string_view name) {
@@ -46,13 +48,23 @@ RegisterAnswer EpochBook::ask(ClientId client, const EpochAsk& ask, Digest128 fr
     answer.epoch = value->second;
     return answer;
   }
-  if (engine.values.size() == kMaxEpochsPerEngine) {
-    answer.error = {Reason::too_many, "epoch '" + ask.name + "' is one too many for its engine; " +
-                                          std::to_string(kMaxEpochsPerEngine) + " are allowed while it lives"};
+  const auto digest = [](const std::string& name) { return std::uint64_t{XXH3_64bits(name.data(), name.size())}; };
+  const bool told = ask.known != Digest128{};
+  const bool full = engine.values.size() == kMaxEpochsPerEngine;
+  const bool dropped = engine.dropped.contains(digest(ask.name));
+  if (dropped || (full && (told || engine.dropped.size() >= kMaxDroppedEpochs))) {
+    answer.error = {Reason::too_many, "epoch '" + ask.name + "' " + (dropped ? "was dropped for newer ones" : "is one too many for its engine") +
+                                          "; the newest " + std::to_string(kMaxEpochsPerEngine) + " are kept"};
     return answer;
   }
-  answer.epoch = ask.known == Digest128{} ? fresh : ask.known;
+  if (full) {
+    engine.dropped.insert(digest(engine.order.front()));
+    engine.values.erase(engine.order.front());
+    engine.order.pop_front();
+  }
+  answer.epoch = told ? ask.known : fresh;
   engine.values.emplace(ask.name, answer.epoch);
+  engine.order.push_back(ask.name);
   return answer;
 }
 

@@ -53,8 +53,9 @@ struct IndexReader::Access {
   const Hot& hot(std::uint32_t i) const noexcept { return at<Hot>(r.hot_)[i]; }
   const Member& member(std::uint32_t i) const noexcept { return at<Member>(r.members_)[i]; }
   const Pool* pool(NamespaceId ns, PoolId pool) const noexcept {
-    if (r.region_ == nullptr || ns >= kMaxNamespaces || pool >= kMaxPoolsPerNamespace) return nullptr;
-    return at<Pool>(r.pools_) + std::size_t{ns} * kMaxPoolsPerNamespace + pool;
+    if (r.region_ == nullptr || ns == kNoNamespace || pool >= kMaxPoolsPerNamespace) return nullptr;
+    const Pool* const entry = at<Pool>(r.pools_) + std::size_t{place_of(ns)} * kMaxPoolsPerNamespace + pool;
+    return peek(entry->turn) == turn_of(ns) ? entry : nullptr;
   }
 
   // The published member (pool, shard): its number, or kNone. `broken` when the chain is no chain.

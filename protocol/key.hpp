@@ -10,7 +10,8 @@
 
 namespace kvonce::protocol {
 
-/// Ordinal of a namespace, given out by the catalog of one store. Limit: kMaxNamespaces.
+/// Names a namespace, given out by the catalog of one store: its place among kMaxNamespaces in the low bits, above them how
+/// often the place was given to another one. So a number comes again only after 63 other owners of its place.
 using NamespaceId = std::uint16_t;
 /// Ordinal of a pool within its namespace. Limit: kMaxPoolsPerNamespace.
 using PoolId = std::uint16_t;
@@ -29,9 +30,15 @@ using ClientId = std::uint64_t;
 /// One page group, registered with the store.
 using GroupId = std::uint32_t;
 
-inline constexpr std::uint32_t kMaxNamespaces = 1024;
+inline constexpr std::uint32_t kMaxNamespaces = 1024;  // at a time
+inline constexpr std::uint32_t kNamespaceTurns = 63;   // owners of one place before a number comes again
+inline constexpr NamespaceId kNoNamespace = 0xffff;    // never given out
 inline constexpr std::uint32_t kMaxPoolsPerNamespace = 64;
 inline constexpr std::uint32_t kMaxShardsPerPool = 4096;
+
+constexpr std::uint32_t place_of(NamespaceId ns) noexcept { return ns % kMaxNamespaces; }
+constexpr std::uint32_t turn_of(NamespaceId ns) noexcept { return ns / kMaxNamespaces; }
+static_assert(turn_of(kNoNamespace) == kNamespaceTurns);
 
 struct CanonicalKey {
   PageHash page;

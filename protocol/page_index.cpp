@@ -53,6 +53,7 @@ PageIndex::PageIndex(std::byte* region, const IndexLimits& limits, Incarnation i
 void PageIndex::place_sections() noexcept {
   const Sections s = Sections::of(limits_);
   bucket_count_ = s.bucket_count;
+  records_at_.assign(kMaxNamespaces, 0);
   pools_ = reinterpret_cast<Pool*>(region_ + s.pools);
   buckets_ = reinterpret_cast<Bucket*>(region_ + s.buckets);
   hot_ = reinterpret_cast<Hot*>(region_ + s.hot);
@@ -69,16 +70,17 @@ Hot& PageIndex::hot(RecordId record) const noexcept {
 }
 
 Pool& PageIndex::pool_entry(NamespaceId ns, PoolId pool) const noexcept {
-  return pools_[std::size_t{ns} * kMaxPoolsPerNamespace + pool];
+  return pools_[std::size_t{place_of(ns)} * kMaxPoolsPerNamespace + pool];
 }
 
 // -- pools -----------------------------------------------------------------------------------------------------------
 
 void PageIndex::set_pool(NamespaceId ns, PoolId pool, std::uint32_t shards, HitPolicy policy, Generation generation) {
-  assert(ns < kMaxNamespaces && pool < kMaxPoolsPerNamespace && shards <= kMaxShardsPerPool);
+  assert(turn_of(ns) < kNamespaceTurns && pool < kMaxPoolsPerNamespace && shards <= kMaxShardsPerPool);
   Pool& entry = pool_entry(ns, pool);
   const std::uint32_t before = own(entry.shards);
   // First, so that whoever copied under the old generation hears of it.
+  put(entry.turn, turn_of(ns));
   put(entry.generation, generation);
   put(entry.trailing_pages, std::uint32_t{policy.trailing_pages});
   put(entry.shards, shards);
@@ -89,6 +91,17 @@ void PageIndex::set_pool(NamespaceId ns, PoolId pool, std::uint32_t shards, HitP
     const Change change(hot(record));
     update_full(record, pool);
   });
+}
+
+void PageIndex::drop_pools(NamespaceId ns) {
+  assert(records_of(ns) == 0);
+  for (PoolId pool = 0; pool < kMaxPoolsPerNamespace; ++pool) {
+    Pool& entry = pool_entry(ns, pool);
+    put(entry.shards, 0U);
+    put(entry.generation, 0U);
+    put(entry.trailing_pages, 0U);
+    put(entry.turn, 0U);
+  }
 }
 
 bool PageIndex::full(RecordId record, PoolId pool) const noexcept {
@@ -193,7 +206,7 @@ void PageIndex::prefetch_record(NamespaceId ns, const PageHash& page) const {
 }
 
 RecordId PageIndex::insert(NamespaceId ns, const PageHash& page, RecordId parent, std::uint32_t depth) {
-  assert(ns < kMaxNamespaces);
+  assert(turn_of(ns) < kNamespaceTurns);
   assert(find(ns, page) == kNone);
   const RecordId record = free_record_ != kNone ? free_record_ : record_high_water_;
   if (record >= limits_.max_pages) return kNone;
@@ -222,6 +235,7 @@ RecordId PageIndex::insert(NamespaceId ns, const PageHash& page, RecordId parent
   for (unsigned i = 0; i < kRecordFields; ++i) set_field(record, i, i < 4 ? kNone : 0);
   if (parent != kNone) put(hot(parent).children, own(hot(parent).children) + 1);
   ++records_;
+  ++records_at_[place_of(ns)];
   return record;
 }
 
@@ -229,6 +243,7 @@ void PageIndex::erase(RecordId record) {
   Hot& h = hot(record);
   assert(in_use(record) && own(h.first_member) == kNone && own(h.children) == 0);
   leave(mix_page(ns(record), hash(record)), record);
+  --records_at_[place_of(ns(record))];
   const RecordId up = own(h.parent);
   {
     const Change change(h);
@@ -241,6 +256,7 @@ void PageIndex::erase(RecordId record) {
 }
 
 std::uint32_t PageIndex::records() const noexcept { return records_; }
+std::uint32_t PageIndex::records_of(NamespaceId ns) const noexcept { return records_at_[place_of(ns)]; }
 std::uint32_t PageIndex::max_records() const noexcept { return limits_.max_pages; }
 bool PageIndex::in_use(RecordId record) const noexcept {
   return record < record_high_water_ && (own(hot_[record].name) & kInUse) != 0;

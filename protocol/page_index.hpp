@@ -125,6 +125,9 @@ class PageIndex {
   /// Registers a pool, or changes one. Another number of shards for a pool that had one walks all records (a demotion).
   void set_pool(NamespaceId ns, PoolId pool, std::uint32_t shards, HitPolicy policy, Generation generation);
 
+  /// The namespace has no pools any more; its place may be another's next. It must have no records.
+  void drop_pools(NamespaceId ns);
+
   // -- records -------------------------------------------------------------------------------------------------------
   RecordId find(NamespaceId ns, const PageHash& page) const;
   void prefetch(NamespaceId ns, const PageHash& page) const;          // bucket
@@ -134,6 +137,7 @@ class PageIndex {
   /// The record must have no members and no children. Takes one off its parent's children.
   void erase(RecordId record);
   std::uint32_t records() const noexcept;
+  std::uint32_t records_of(NamespaceId ns) const noexcept;
   std::uint32_t max_records() const noexcept;
 
   PageHash hash(RecordId) const;
@@ -216,6 +220,7 @@ class PageIndex {
   layout::Member* members_;
   layout::ExtentBlock* extents_;
   std::uint32_t records_ = 0;
+  std::vector<std::uint32_t> records_at_;  // by namespace place
   // Numbers below the high-water marks have been handed out before; those given back are chained from free_*.
   std::uint32_t record_high_water_ = 0, member_high_water_ = 0, extent_high_water_ = 0;
   std::uint32_t free_record_ = kNone, free_member_ = kNone, free_extent_ = kNone;

@@ -57,7 +57,7 @@ struct Pool {
   std::uint32_t shards;  // 0: not registered
   std::uint32_t trailing_pages;
   std::uint32_t generation;
-  std::uint32_t reserved;
+  std::uint32_t turn;  // whose the entry is, of those that have had the namespace's place
 };
 
 inline constexpr unsigned kBucketEntries = 12;

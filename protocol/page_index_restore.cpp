@@ -65,7 +65,7 @@ std::string PageIndex::check_record(RecordId record, std::vector<bool>& members_
   const std::uint32_t name = own(h.name);
   if ((own(h.seq) & 1U) != 0) return what + " is in the middle of a change";
   const NamespaceId ns = static_cast<NamespaceId>(name);
-  if ((name & ~(kInUse | (kMaxNamespaces - 1))) != 0) return what + " has the name " + number(name);
+  if ((name & ~kInUse) >= kNamespaceTurns * kMaxNamespaces) return what + " has the name " + number(name);
   const RecordId parent = own(h.parent);
   if (parent != kNone && (parent >= record_high_water_ || (own(hot_[parent].name) & kInUse) == 0)) return what + " has the parent " + number(parent) + ", which is no record";
   // Depths grow along every chain: so there is no loop.
@@ -77,7 +77,7 @@ std::string PageIndex::check_record(RecordId record, std::vector<bool>& members_
     if (members_seen[id]) return what + " shares the member " + number(id);
     members_seen[id] = true;
     const Info info = unpack_info(own(members_[id].info));
-    const std::uint32_t shards = own(pool_entry(ns, info.pool).shards);
+    const std::uint32_t shards = own(pool_entry(ns, info.pool).turn) == turn_of(ns) ? own(pool_entry(ns, info.pool).shards) : 0;
     if (info.shard >= shards) return what + " has an object of shard " + number(info.shard) + " of a pool with " + number(shards);
     if (info.state == MemberState::free) return what + " holds a free member";
     if (info.state == MemberState::claimed) continue;
@@ -124,6 +124,7 @@ std::string PageIndex::take_over(const Marks& marks, Incarnation incarnation) {
   for (RecordId record = 0; record < record_high_water_; ++record) {
     if ((own(hot_[record].name) & kInUse) == 0) continue;
     ++in_use;
+    ++records_at_[place_of(ns(record))];
     if (std::string wrong = check_record(record, members_seen, extents_seen); !wrong.empty()) return wrong;
     if (const RecordId parent = own(hot_[record].parent); parent != kNone) ++children[parent];
   }

@@ -10,7 +10,7 @@ namespace {
 
 // A rank's pool numbers count up for its life; a forged number must not make a huge table.
 constexpr std::uint32_t kMaxPoolNumbers = 65536;
-constexpr NamespaceId kUnset = 0xffff;  // above kMaxNamespaces: a pool number in a gap that nobody has registered
+constexpr NamespaceId kUnset = kNoNamespace;  // a pool number in a gap that nobody has registered
 
 PutItem keyed(const ReadyItem& item, std::uint32_t page, const PoolKeying& pool) {
   return PutItem{item.item, page, pool.pool, pool.shard, pool.generation, item.bytes};

@@ -345,6 +345,8 @@ void StoreCore::apply(const CatalogUpdate& update, Time now, StoreActions& out) 
     if (info != nullptr) s.index.set_pool(update.ns, update.pool, info->shards.count(), info->policy, info->generation);
   }
   if (update.kind == CatalogUpdate::Kind::demote) s.demoted(update.ns, update.pool, now, out);
+  if (update.kind == CatalogUpdate::Kind::retire) s.retired(update.ns, now, out);
+  if (update.kind == CatalogUpdate::Kind::free) s.freed(update.ns);
   s.finish_flushes(out);
   s.flush_replies(out);
 }

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "protocol/catalog.hpp"
+#include "protocol/namespace_book.hpp"
 #include "protocol/page_index.hpp"
 #include "protocol/wire.hpp"
 
@@ -174,6 +175,12 @@ class StoreCore {
   void detach(SenderId sender, bool fenced, Time now, StoreActions& out);
   void apply(const CatalogUpdate& update, Time now, StoreActions& out);
   const Catalog& catalog() const;
+
+  // -- namespaces that nobody has open (namespace_book.hpp) ----------------------------------------------------------
+  /// What this partition has of each, by place.
+  std::vector<NamespaceUse> namespace_use() const;
+  /// Nothing is left of it here: a retired one may be freed.
+  bool is_empty(NamespaceId ns) const;
 
   // -- puts ----------------------------------------------------------------------------------------------------------
   void put(const PutBatch& batch, Time now, StoreActions& out);

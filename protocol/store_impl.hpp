@@ -390,6 +390,14 @@ struct StoreCore::Impl {
   void remove(std::uint64_t asker, const RemoveAsk& ask, Time now, StoreActions& out);
   std::uint64_t remove_member(RecordId record, MemberId member, Time now, StoreActions& out);
   void remove_claim(std::uint32_t claim, bool redirected, Time now, StoreActions& out);
+
+  // -- namespaces that go (store_namespaces.cpp) -------------------------------------------------------------------------
+  void retired(NamespaceId ns, Time now, StoreActions& out);
+  void freed(NamespaceId ns);
+  /// Calls f(ns) for everything, records aside, that needs what the catalog says of its namespace.
+  template <class F>
+  void for_each_hold(F&& f) const;
+
   bool step(Time now, StoreActions& out);
 
   // -- lookups (store_lookup.cpp, store_lease.cpp) -------------------------------------------------------------------------

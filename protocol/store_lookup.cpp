@@ -18,8 +18,11 @@ void StoreCore::Impl::lookup(std::uint64_t asker, const LookupAsk& ask, Time now
   LookupAnswer quick;
   quick.token = ask.token;
   const GroupInfo* group = catalog.find_group(ask.group);
-  if (group == nullptr || ask.pages.empty()) {
-    quick.error = group == nullptr ? Reason::bad_argument : Reason::none;
+  const bool known = group != nullptr && catalog.accepts(group->ns);
+  if (!known || ask.pages.empty()) {
+    // Groups go with their namespace.
+    const bool gone = group != nullptr || ask.group < catalog.next_group();
+    quick.error = known ? Reason::none : gone ? Reason::unknown_namespace : Reason::bad_argument;
     out.lookups.push_back({asker, quick});
     return;
   }

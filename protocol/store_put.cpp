@@ -115,6 +115,7 @@ void StoreCore::Impl::put_item(const PutBatch& batch, const PutItem& item, std::
   const Waiter waiter{sender, item.item, batch.batch, batch.level, false};
   ++s.open_items;
   ++s.use->open_items;
+  if (!catalog.accepts(batch.ns)) return answer(waiter, Verdict::rejected, Reason::unknown_namespace);
   const PoolInfo* info = catalog.find_pool(batch.ns, item.pool);
   if (info == nullptr || info->size != PoolInfo::Size::known) return answer(waiter, Verdict::rejected, Reason::unknown_pool);
   if (info->demoted || item.generation != info->generation) return redirect(waiter, batch.ns, item.pool);

@@ -33,7 +33,7 @@ std::uint64_t StoreCore::Impl::remove_member(RecordId record, MemberId member, T
 
 void StoreCore::Impl::remove(std::uint64_t asker, const RemoveAsk& ask, Time now, StoreActions& out) {
   using What = RemoveAsk::What;
-  const bool known = ask.what == What::all || catalog.find_namespace(ask.ns) != nullptr;
+  const bool known = ask.what == What::all || catalog.accepts(ask.ns);
   const bool pool_known = ask.what != What::key || catalog.find_pool(ask.ns, ask.pool) != nullptr;
   if (!known || !pool_known) {
     out.removes.push_back({asker, RemoveAnswer{ask.token, 0, known ? Reason::unknown_pool : Reason::unknown_namespace}});

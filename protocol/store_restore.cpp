@@ -39,7 +39,7 @@ std::string apply_all(const std::vector<CatalogUpdate>& updates, Catalog& catalo
   constexpr const char* kWrong = "the snapshot's catalog contradicts itself";
   for (const CatalogUpdate& update : updates) {
     if (update.kind == Kind::ns) {
-      if (update.ns != catalog.namespaces() || update.ns >= kMaxNamespaces) return kWrong;
+      if (turn_of(update.ns) >= kNamespaceTurns || !catalog.is_free(update.ns)) return kWrong;
     } else if (update.kind == Kind::pool) {
       const NamespaceInfo* ns = catalog.find_namespace(update.ns);
       const ShardCounts& shards = update.info.shards;
@@ -49,7 +49,7 @@ std::string apply_all(const std::vector<CatalogUpdate>& updates, Catalog& catalo
         return kWrong;
     } else if (update.kind == Kind::group) {
       const NamespaceInfo* ns = catalog.find_namespace(update.ns);
-      if (ns == nullptr || update.group != catalog.groups() || update.group_info.ns != update.ns) return kWrong;
+      if (ns == nullptr || update.group < catalog.next_group() || update.group == kNoGroup || update.group_info.ns != update.ns) return kWrong;
       for (const GroupPool& pool : update.group_info.pools)
         if (pool.pool >= ns->pools.size()) return kWrong;
     } else {
@@ -69,15 +69,18 @@ Time later(Time now, Duration by) { return by > kNever - 1 - now ? kNever - 1 : 
 
 /// Walks records and members: claimed ones go, the slots of the others are checked and collected.
 std::string StoreCore::Impl::restore_objects(std::vector<storage::Extent>& used, std::vector<std::pair<RecordId, MemberId>>& published) {
-  for (std::uint32_t ns = 0; ns < kMaxNamespaces; ++ns)
+  for (std::uint32_t place = 0; place < kMaxNamespaces; ++place) {
+    const NamespaceId owner = catalog.at_place(place);
+    const auto ns = owner != kNoNamespace ? owner : static_cast<NamespaceId>(place);
     for (std::uint32_t pool = 0; pool < kMaxPoolsPerNamespace; ++pool) {
-      const PoolInfo* info = catalog.find_pool(static_cast<NamespaceId>(ns), static_cast<PoolId>(pool));
-      const auto view = index.reader().pool(static_cast<NamespaceId>(ns), static_cast<PoolId>(pool));
+      const PoolInfo* info = catalog.find_pool(ns, static_cast<PoolId>(pool));
+      const auto view = index.reader().pool(ns, static_cast<PoolId>(pool));
       const bool same = info == nullptr ? view.shards == 0
                                         : view.shards == info->shards.count() &&
                                               view.policy == info->policy && view.generation == info->generation;
       if (!same) return "pool " + number(pool) + " of namespace " + number(ns) + " is another one in the index than in the snapshot";
     }
+  }
   for (RecordId record = 0; record < index.record_limit(); ++record) {
     if (!index.in_use(record)) continue;
     const NamespaceId ns = index.ns(record);

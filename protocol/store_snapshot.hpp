@@ -15,7 +15,7 @@
 namespace kvonce::protocol {
 
 /// Raised with every change of the format. Readers know all older ones.
-inline constexpr std::uint32_t kSnapshotVersion = 1;
+inline constexpr std::uint32_t kSnapshotVersion = 2;  // 2: numbers of namespaces and groups have gaps
 
 /// The layout that a snapshot belongs to: a store with another one starts cold.
 struct SnapshotLayout {

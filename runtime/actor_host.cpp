@@ -154,6 +154,7 @@ void ActorHost::tell(PoolBox& pool, messages::CancelCommand&& command) { impl_->
 void ActorHost::tell(PoolBox& pool, messages::UnregisterPool&& command) { impl_->tell(pool.actor, std::move(command)); }
 void ActorHost::tell(PoolBox& pool, messages::CloseRank&& command) { impl_->tell(pool.actor, std::move(command)); }
 void ActorHost::tell_keys(messages::OpenNamespace&& command) { impl_->tell(impl_->keys, std::move(command)); }
+void ActorHost::tell_keys(messages::CloseNamespace&& command) { impl_->tell(impl_->keys, std::move(command)); }
 void ActorHost::tell_keys(messages::AskEpoch&& command) { impl_->tell(impl_->keys, std::move(command)); }
 void ActorHost::tell_keys(messages::RegisterGroup&& command) { impl_->tell(impl_->keys, std::move(command)); }
 void ActorHost::tell_keys(messages::RegisterPool&& command) { impl_->tell(impl_->keys, std::move(command)); }
@@ -185,6 +186,12 @@ bool ActorHost::ask_clients(const messages::SlotPtr<std::vector<ClientInfo>>& sl
   const std::lock_guard lock(impl_->mutex);
   if (!impl_->out) return false;
   return impl_->out->send(messages::FrameKind::clients_ask, 0, impl_->inbox->expect_clients(slot), messages::Nothing{});
+}
+
+bool ActorHost::report(const messages::Report& report) {
+  if (!impl_->remote) return true;
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->out && impl_->out->send(messages::FrameKind::report, 0, 0, report);
 }
 
 void ActorHost::want_events(bool on) {

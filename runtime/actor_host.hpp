@@ -17,6 +17,7 @@
 #include "actors/pool_actor.hpp"
 #include "actors/shard_key_actor.hpp"
 #include "actors/store_actor.hpp"
+#include "messages/frames.hpp"
 #include "messages/local.hpp"
 #include "transport/link.hpp"
 
@@ -59,6 +60,7 @@ class ActorHost {
   void tell(PoolBox& pool, messages::UnregisterPool&& command);
   void tell(PoolBox& pool, messages::CloseRank&& command);
   void tell_keys(messages::OpenNamespace&& command);
+  void tell_keys(messages::CloseNamespace&& command);
   void tell_keys(messages::AskEpoch&& command);
   void tell_keys(messages::RegisterGroup&& command);
   void tell_keys(messages::RegisterPool&& command);
@@ -68,6 +70,8 @@ class ActorHost {
   /// One slot a partition. Filled later; never, when the store is lost.
   std::vector<messages::SlotPtr<protocol::StoreStats>> ask_stats();
   /// False: there is no store to be asked.
+  /// False: there is no store to tell. An embedded one keeps none.
+  bool report(const messages::Report& report);
   bool ask_clients(const messages::SlotPtr<std::vector<ClientInfo>>& slot);
   void want_events(bool on);
 

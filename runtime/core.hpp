@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -102,6 +103,8 @@ struct Core {
   std::vector<std::weak_ptr<Rank::Impl>> ranks;
   std::mutex stop_mutex;
   bool stopped = false;  // under stop_mutex
+  std::mutex reports_mutex;
+  std::set<std::string, std::less<>> report_labels;
 
   void stop(std::chrono::milliseconds timeout);
   Error drain(std::chrono::milliseconds timeout);

@@ -43,19 +43,44 @@ std::uint32_t Directory::add_namespace(std::string_view text, protocol::Namespac
 
 std::optional<protocol::NamespaceId> Directory::namespace_at(std::uint64_t handle) const {
   const std::lock_guard lock(mutex_);
-  if (handle >= namespaces_.size() || namespaces_[handle].ns >= protocol::kMaxNamespaces) return std::nullopt;
+  if (handle >= namespaces_.size() || namespaces_[handle].ns >= protocol::kNoNamespace) return std::nullopt;
   return static_cast<protocol::NamespaceId>(namespaces_[handle].ns);
 }
 
 std::optional<std::string> Directory::namespace_text(std::uint64_t handle) const {
   const std::lock_guard lock(mutex_);
-  if (handle >= namespaces_.size()) return std::nullopt;
+  if (handle >= namespaces_.size() || namespaces_[handle].text.empty()) return std::nullopt;
   return namespaces_[handle].text;
 }
 
 void Directory::move_namespace(std::uint64_t handle, std::uint32_t ns) {
   const std::lock_guard lock(mutex_);
   if (handle < namespaces_.size()) namespaces_[handle].ns = ns;
+}
+
+std::uint32_t Directory::namespaces() const {
+  const std::lock_guard lock(mutex_);
+  return static_cast<std::uint32_t>(namespaces_.size());
+}
+
+void Directory::close_namespace(std::uint64_t handle) {
+  const std::lock_guard lock(mutex_);
+  if (handle >= namespaces_.size()) return;
+  Namespace& closed = namespaces_[handle];
+  if (closed.ns < protocol::kNoNamespace) {
+    const auto ns = static_cast<protocol::NamespaceId>(closed.ns);
+    pools_.erase(pools_.lower_bound({ns, protocol::PoolId{0}}), pools_.upper_bound({ns, protocol::PoolId{0xffff}}));
+  }
+  std::string().swap(closed.text);
+  closed.ns = protocol::kNoNamespace;
+  static const GroupPtr nothing = [] {
+    GroupRecord record;
+    record.ask.ns = protocol::kNoNamespace;
+    record.id = protocol::kNoGroup;
+    return std::make_shared<const GroupRecord>(std::move(record));
+  }();
+  for (GroupPtr& group : groups_)
+    if (group->ns_handle == handle) group = nothing;
 }
 
 std::uint32_t Directory::handle_of(protocol::NamespaceId ns) const {

@@ -41,12 +41,16 @@ struct KnownPool {
 class Directory {
  public:
   // Namespaces have a number here, which lasts, and one with the store, which is another one when the store is.
-  /// The number here; the one of an equal text when there is one.
+  /// The number here; the one of an equal text that is open when there is one.
   std::uint32_t add_namespace(std::string_view text, protocol::NamespaceId ns);
   /// With the store now. Nothing: no such handle, or it could not be registered with this store.
   std::optional<protocol::NamespaceId> namespace_at(std::uint64_t handle) const;
   std::optional<std::string> namespace_text(std::uint64_t handle) const;
-  /// kMaxNamespaces: not with this store.
+  /// Numbers given out; those that were closed have no text.
+  std::uint32_t namespaces() const;
+  /// Forgets the text, the groups and the pools; the number stays, and means nothing any more.
+  void close_namespace(std::uint64_t handle);
+  /// kNoNamespace: not with this store.
   void move_namespace(std::uint64_t handle, std::uint32_t ns);
   /// The handle of one of the store's numbers; 0xffffffff: not opened here.
   std::uint32_t handle_of(protocol::NamespaceId ns) const;
@@ -67,7 +71,7 @@ class Directory {
   mutable std::mutex mutex_;
   struct Namespace {
     std::string text;
-    std::uint32_t ns = 0;
+    std::uint32_t ns = 0;  // with the store
   };
   std::vector<Namespace> namespaces_;
   std::vector<GroupPtr> groups_;

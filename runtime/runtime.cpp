@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "messages/frames.hpp"
 #include "protocol/epoch_book.hpp"
 #include "protocol/shard_key_core.hpp"
 #include "runtime/connection.hpp"
@@ -97,6 +98,19 @@ Result<NamespaceHandle> ask_namespace(runtime::Core& core, std::string_view text
 
 Result<NamespaceHandle> Runtime::open_namespace(std::string_view text) { return ask_namespace(*impl_->core, text, false); }
 Result<NamespaceHandle> Runtime::find_namespace(std::string_view text) { return ask_namespace(*impl_->core, text, true); }
+
+Error Runtime::close_namespace(NamespaceHandle ns) {
+  if (Error error = check_namespace(*impl_->core, "close_namespace", ns)) return error;
+  const auto slot = std::make_shared<messages::Slot<Error>>();
+  {
+    const Call call(*impl_->core);
+    if (call.error) return call.error;
+    impl_->core->host->tell_keys(messages::CloseNamespace{ns.id, slot});
+  }
+  Error error;
+  const auto done = runtime::wait_for(*slot, runtime::kControlTimeout, "close_namespace", &error);
+  return done ? *done : error;
+}
 
 Result<std::array<std::uint8_t, 16>> Runtime::epoch(std::string_view name, std::chrono::milliseconds timeout) {
   Result<std::array<std::uint8_t, 16>> result;
@@ -495,6 +509,38 @@ Result<std::vector<ClientInfo>> Runtime::clients() const {
   if (list) result.value = std::move(*list);
   if (!connected()) result.error = runtime::store_lost();
   return result;
+}
+
+Error Runtime::report(std::string_view label, std::vector<std::pair<std::string, std::uint64_t>> counters) {
+  const auto unprintable = [](std::string_view text) {
+    return std::any_of(text.begin(), text.end(), [](char c) { return c < ' ' || c > '~'; });
+  };
+  if (label.size() > kMaxReportLabelBytes || unprintable(label))
+    return bad("report: the label has " + std::to_string(label.size()) + " bytes: must be at most 255, all printable ASCII");
+  if (counters.size() > kMaxReportCounters)
+    return {Reason::too_many, "report: " + std::to_string(counters.size()) + " counters: must be at most " + std::to_string(kMaxReportCounters)};
+  messages::Report report{std::string(label), {}};
+  for (auto& [name, value] : counters) {
+    if (name.empty() || name.size() > kMaxReportNameBytes || unprintable(name))
+      return bad("report: the name of a counter has " + std::to_string(name.size()) + " bytes: must be 1 to 64, all printable ASCII");
+    report.counters.push_back({std::move(name), value});
+  }
+  runtime::Core& core = *impl_->core;
+  const Call call(core);
+  if (call.error) return call.error;
+  {
+    const std::lock_guard lock(core.reports_mutex);
+    if (report.counters.empty()) {
+      core.report_labels.erase(report.label);
+    } else if (!core.report_labels.contains(report.label)) {
+      if (core.report_labels.size() == kMaxReportsPerClient)
+        return {Reason::too_many, "report: label '" + report.label + "' is one too many; " + std::to_string(kMaxReportsPerClient) + " are allowed"};
+      core.report_labels.insert(report.label);
+    }
+    // Under the lock: the store sees the labels come and go in this order.
+    if (core.host->report(report)) return {};
+  }
+  return runtime::store_lost();
 }
 
 Error Runtime::drain(std::chrono::milliseconds timeout) {

@@ -82,12 +82,18 @@ ordered_json store_json(const StoreClient& client, const StoreView& view) {
                         {"misses", misses_json(s)}};
   out["clients"] = ordered_json::array();
   for (const ClientInfo& c : view.clients) {
+    ordered_json reports = ordered_json::object();
+    for (const ClientReport& report : c.reports) {
+      ordered_json& counters = reports[report.label] = ordered_json::object();
+      for (const auto& [name, value] : report.counters) counters[name] = value;
+    }
     out["clients"].push_back({{"pid", c.pid},
                               {"engine", c.engine_id},
                               {"ranks", c.ranks},
                               {"read_only", c.read_only},
                               {"open_grants", c.open_grants},
-                              {"quarantined_bytes", c.quarantined_bytes}});
+                              {"quarantined_bytes", c.quarantined_bytes},
+                              {"reports", std::move(reports)}});
   }
   return out;
 }
@@ -121,6 +127,11 @@ void print_store(const StoreClient& client, const StoreView& view) {
     if (c.quarantined_bytes != 0) text += ", " + format_bytes(c.quarantined_bytes) + " quarantined";
     if (c.read_only) text += ", only reads";
     line("", text);
+    for (const ClientReport& report : c.reports) {
+      text = "  " + (report.label.empty() ? "counters" : report.label) + ":";
+      for (const auto& [name, value] : report.counters) text += (text.back() == ':' ? " " : ", ") + name + " " + format_count(value);
+      line("", text);
+    }
   }
 }
 

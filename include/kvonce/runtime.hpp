@@ -13,6 +13,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <kvonce/config.hpp>
@@ -137,6 +138,16 @@ struct Stats {
   std::uint64_t events_dropped = 0;            ///< store events that no subscriber took in time
 };
 
+/// What a process counts of its own accord, by name; see Runtime::report.
+struct ClientReport {
+  std::string label;
+  std::vector<std::pair<std::string, std::uint64_t>> counters;
+};
+inline constexpr std::size_t kMaxReportLabelBytes = 255;
+inline constexpr std::size_t kMaxReportCounters = 64;
+inline constexpr std::size_t kMaxReportNameBytes = 64;
+inline constexpr std::size_t kMaxReportsPerClient = 8;
+
 /// One process that is connected to a store that this Runtime serves.
 struct ClientInfo {
   std::uint32_t pid = 0;
@@ -145,6 +156,7 @@ struct ClientInfo {
   std::uint32_t ranks = 0;
   std::uint64_t open_grants = 0;       ///< slots that it may be writing to right now
   std::uint64_t quarantined_bytes = 0; ///< of its grants that were lost
+  std::vector<ClientReport> reports;   ///< by label; left out where a list of very many clients becomes too long
 };
 /// How the store came up.
 struct StoreStart {
@@ -199,10 +211,16 @@ class KVONCE_API Runtime {
   Result<NamespaceHandle> open_namespace(std::string_view text);
   /// As open_namespace, but one that nobody has opened yet is the error unknown_namespace, and is not made.
   Result<NamespaceHandle> find_namespace(std::string_view text);
+  /// This process uses the namespace no more; to be called as often as it was opened or found here. After the last time the
+  /// handle and the groups made of it mean nothing, and pools of ranks may not be registered in it any more (else `busy`).
+  /// What is stored stays. A store has room for 1,024 namespaces: when a new one needs the place, the one goes, with its
+  /// objects, that no connected process has had open for longest; namespaces that are never closed stay open until their
+  /// process disconnects, and too_many is the answer when all are open.
+  Error close_namespace(NamespaceHandle ns);
   /// 16 random bytes that the store gives out once per (engine id, name): all processes of one engine get the same for one
   /// name, another engine, or a later life of this one, gets others. Name: 1 to 255 bytes, such as "weights 3" for what an
-  /// engine computes after its third weight update; put the value into the text of the namespace. At most 1,024 names an
-  /// engine (then too_many). The store forgets them `engine_grace` after the engine's last process has left. When the store is
+  /// engine computes after its third weight update; put the value into the text of the namespace. The newest 1,024 names of an
+  /// engine have values: an older one is too_many for whoever asks again, never another value. The store forgets them `engine_grace` after the engine's last process has left. When the store is
   /// lost, those who know a value tell it the store's next life.
   Result<std::array<std::uint8_t, 16>> epoch(std::string_view name,
                                              std::chrono::milliseconds timeout = std::chrono::milliseconds{5'000});
@@ -245,6 +263,11 @@ class KVONCE_API Runtime {
   // -- serving ---------------------------------------------------------------------------------------------------------
   /// The processes that are connected to the store, on either side of it.
   Result<std::vector<ClientInfo>> clients() const;
+  /// Gives counters of this process to the store, for clients() and `kvonce stat` to show. They replace those of the same label
+  /// (0 to 255 bytes, say "rank 3"), and go with the connection: tell them again from time to time. No counters: the label is
+  /// forgotten. At most 8 labels a process (then too_many), 64 counters, names of 1 to 64 bytes; printable ASCII only. Sends,
+  /// and waits for nothing. An embedded store, which only its own process asks, keeps none.
+  Error report(std::string_view label, std::vector<std::pair<std::string, std::uint64_t>> counters);
   /// Of the store here, or of the one that this process is, or was last, connected to.
   StoreStart store_start() const;
   /// Before stop(): no new connections and grants, waits for open copies no longer than this, tells the clients that the

@@ -449,6 +449,11 @@ class Namespace:
     def clear(self) -> int:
         """Removes all of the namespace. Number of objects removed."""
 
+    def close(self) -> None:
+        """
+        This process uses it no more: its groups mean nothing then, and no pool of a rank may be registered in it any more. What is stored stays. A store has room for 1,024 namespaces and gives the place of one that nobody has open to a new one. Idempotent.
+        """
+
     def pools(self) -> list[dict[str, Any]]:
         """
         Each as a dict: name, shards (tp, pp, cp), object_bytes (0: not known yet).
@@ -538,7 +543,12 @@ class Runtime:
 
     def clients(self) -> list[dict[str, Any]]:
         """
-        The processes that are connected to the store: pid, engine_id, read_only, ranks, open_grants, quarantined_bytes.
+        The processes that are connected to the store: pid, engine_id, read_only, ranks, open_grants, quarantined_bytes, reports (label -> {name: count}, as each gave them).
+        """
+
+    def report(self, label: str, counters: dict[str, int]) -> None:
+        """
+        Gives counters of this process to the store, for clients() and `kvonce stat`; they replace those of the same label, and go with the connection. No counters: the label is forgotten. At most 8 labels, 64 counters, names of 1 to 64 bytes.
         """
 
     @property

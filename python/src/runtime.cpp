@@ -19,6 +19,7 @@ struct PyNamespace {
   RuntimePtr runtime;
   NamespaceHandle handle;
   std::string text;
+  bool open = true;
 };
 struct PyGroup {
   GroupPtr state;
@@ -86,6 +87,13 @@ nb::list clients_of(const std::vector<ClientInfo>& clients) {
     dict["ranks"] = client.ranks;
     dict["open_grants"] = client.open_grants;
     dict["quarantined_bytes"] = client.quarantined_bytes;
+    nb::dict reports;
+    for (const ClientReport& report : client.reports) {
+      nb::dict counters;
+      for (const auto& [name, value] : report.counters) counters[name.c_str()] = value;
+      reports[report.label.c_str()] = counters;
+    }
+    dict["reports"] = reports;
     list.append(dict);
   }
   return list;
@@ -281,6 +289,15 @@ void bind_namespace(nb::module_& module) {
             return finish(unlocked([&] { return runtime.remove_namespace(self.handle); }));
           },
           "Removes all of the namespace. Number of objects removed.")
+      .def(
+          "close",
+          [](PyNamespace& self) {
+            if (!std::exchange(self.open, false)) return;
+            tell_runtime(self.runtime, [handle = self.handle](Runtime& runtime) { return runtime.close_namespace(handle); });
+          },
+          "This process uses it no more: its groups mean nothing then, and no pool of a rank may be registered in it any more. "
+          "What is stored stays. A store has room for 1,024 namespaces and gives the place of one that nobody has open to a new "
+          "one. Idempotent.")
       .def("pools", &pools_of, nb::sig("def pools(self) -> list[dict[str, typing.Any]]"),
            "Each as a dict: name, shards (tp, pp, cp), object_bytes (0: not known yet).")
       .def("__repr__", [](const PyNamespace& self) { return "<kvonce.Namespace '" + self.text + "'>"; });
@@ -391,7 +408,19 @@ void bind_runtime(nb::module_& module) {
             return clients_of(ask_runtime(self.box, [](Runtime& runtime) { return runtime.clients(); }));
           },
           nb::sig("def clients(self) -> list[dict[str, typing.Any]]"),
-          "The processes that are connected to the store: pid, engine_id, read_only, ranks, open_grants, quarantined_bytes.")
+          "The processes that are connected to the store: pid, engine_id, read_only, ranks, open_grants, quarantined_bytes, reports "
+          "(label -> {name: count}, as each gave them).")
+      .def(
+          "report",
+          [](const PyRuntime& self, const std::string& label, const nb::dict& counters) {
+            std::vector<std::pair<std::string, std::uint64_t>> list;
+            for (const auto& [name, value] : counters) list.emplace_back(nb::cast<std::string>(name), nb::cast<std::uint64_t>(value));
+            Runtime& runtime = self.box->use();
+            check(unlocked([&] { return runtime.report(label, std::move(list)); }));
+          },
+          nb::arg("label"), nb::arg("counters"), nb::sig("def report(self, label: str, counters: dict[str, int]) -> None"),
+          "Gives counters of this process to the store, for clients() and `kvonce stat`; they replace those of the same label, and go "
+          "with the connection. No counters: the label is forgotten. At most 8 labels, 64 counters, names of 1 to 64 bytes.")
       .def_prop_ro(
           "store_start",
           [](const PyRuntime& self) { return start_of(ask([runtime = self.box->shared()] { return runtime->store_start(); })); },

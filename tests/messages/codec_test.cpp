@@ -69,6 +69,7 @@ void for_each_message(F f) {
   f(AttachPool{1, 2, 3, 4, false});
   f(NamespaceAsk{"a model"});
   f(EpochAsk{"weights 3", {4, 5}});
+  f(NamespaceClose{7});
   PoolInfo info;
   info.name = "latent";
   info.shards = {2, 1, 4};
@@ -98,6 +99,9 @@ void for_each_message(F f) {
   update.group_info.pools = {{1, false}};
   f(CatalogUpdates{1, {update, update}});
   f(CatalogAck{1, 2});
+  f(NamespaceUseAsk{1});
+  f(NamespaceUseAnswer{1, 2, {0, 1, 2}});
+  f(NamespaceEmpty{1, 2});
   f(Conflict{1, 2});
   f(SenderGone{1});
   f(ClientGone{1});

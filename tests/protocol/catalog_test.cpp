@@ -90,7 +90,7 @@ TEST_CASE("a namespace that is only looked for is not made, and a found one tell
   }
 }
 
-TEST_CASE("texts of namespaces have 1 to 4,096 bytes, and there are at most 1,024 of them") {
+TEST_CASE("texts of namespaces have 1 to 4,096 bytes, and there are at most 1,024 of them at a time") {
   Registry registry;
   CHECK(names(registry.ask(NamespaceAsk{""}), "0 bytes; 1 to 4096"));
   CHECK(names(registry.ask(NamespaceAsk{std::string(4097, 'x')}), "4097 bytes"));

@@ -74,18 +74,51 @@ TEST_CASE("nothing is kept of an engine that does not come back") {
   CHECK(without_grace.value(2, "w", 5) != first);
 }
 
-TEST_CASE("an engine has 1,024 epochs at most, and the oldest stays what it was") {
+TEST_CASE("an engine's newest 1,024 epochs stay what they were; one that went for newer ones is an error, never another value") {
   Book book;
   book.client_joined(1, kOne, 0);
   book.client_joined(2, kTwo, 0);
+  book.client_joined(3, kOne, 0);
+  constexpr std::size_t kAsked = 3 * kMaxEpochsPerEngine;
+  std::vector<std::uint64_t> values;
+  for (std::size_t i = 0; i < kAsked; ++i) {
+    values.push_back(book.value(1, std::to_string(i)));
+    // Whoever of the engine asks for one of the newest gets the same.
+    const std::size_t back = i - std::min(i, kMaxEpochsPerEngine - 1);
+    REQUIRE(book.value(3, std::to_string(back)) == values[back]);
+  }
+  for (std::size_t i = 0; i < kAsked; ++i) {
+    const RegisterAnswer again = book.ask(i % 2 == 0 ? 1 : 3, std::to_string(i));
+    if (i + kMaxEpochsPerEngine >= kAsked) {
+      REQUIRE(again.epoch.high == values[i]);
+      continue;
+    }
+    REQUIRE(again.error.reason == Reason::too_many);
+    REQUIRE(again.error.text.find("'" + std::to_string(i) + "' was dropped") != std::string::npos);
+    REQUIRE(again.epoch == Digest128{});
+    REQUIRE(book.ask(1, std::to_string(i), 0, Digest128{values[i], 1}).error.reason == Reason::too_many);
+  }
+  CHECK(book.value(2, "0") != values[0]);
+}
+
+TEST_CASE("what is told from an earlier life pushes nothing out") {
+  Book book;
+  book.client_joined(1, kOne, 0);
   const std::uint64_t first = book.value(1, "0");
   for (std::size_t i = 1; i < kMaxEpochsPerEngine; ++i) book.value(1, std::to_string(i));
-  const RegisterAnswer more = book.ask(1, "more");
-  CHECK(more.error.reason == Reason::too_many);
-  CHECK(more.error.text.find("'more'") != std::string::npos);
-  CHECK(more.epoch == Digest128{});
+  CHECK(book.ask(1, "old", 0, Digest128{5, 6}).error.reason == Reason::too_many);
   CHECK(book.value(1, "0") == first);
-  CHECK(book.value(2, "0") != first);
+  CHECK(!book.ask(1, "new").error);
+  CHECK(book.ask(1, "0").error.reason == Reason::too_many);
+}
+
+TEST_CASE("what is kept of an engine's dropped names has a bound") {
+  Book book;
+  book.client_joined(1, kOne, 0);
+  std::size_t given = 0;
+  while (given <= kMaxEpochsPerEngine + kMaxDroppedEpochs && !book.ask(1, std::to_string(given)).error) ++given;
+  CHECK(given == kMaxEpochsPerEngine + kMaxDroppedEpochs);
+  CHECK(!book.ask(1, std::to_string(given - 1)).error);
 }
 
 TEST_CASE("a name has 1 to 255 bytes, and who is not connected gets none") {

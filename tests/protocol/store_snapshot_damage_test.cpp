@@ -81,12 +81,12 @@ TEST_CASE("a damaged snapshot or index means a cold start with a reason, and nev
   }
   SUBCASE("another format") {
     std::string other = snapshot;
-    other[8] = 2;
+    other[8] = 3;
     seal(other);
-    CHECK(restore(other) == "the snapshot has format 2; this release reads formats 1 to 1");
+    CHECK(restore(other) == "the snapshot has format 3; this release reads formats 1 to 2");
     other[8] = 0;
     seal(other);
-    CHECK(restore(other) == "the snapshot has format 0; this release reads formats 1 to 1");
+    CHECK(restore(other) == "the snapshot has format 0; this release reads formats 1 to 2");
     other[0] ^= 1;
     CHECK(restore(other) == "the bytes are no snapshot of a store");
   }

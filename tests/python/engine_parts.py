@@ -51,6 +51,8 @@ class MemoryRuntime:
         self.lost = False
         self.closed = False
         self.opened = []
+        self.closed_namespaces = []
+        self.reports = []
 
     @property
     def connected(self):
@@ -70,7 +72,11 @@ class MemoryRuntime:
     def namespace(self, text):
         self._check()
         self.opened.append(text)
-        return MemoryNamespace(self.store, text)
+        return MemoryNamespace(self.store, text, self.closed_namespaces)
+
+    def report(self, label, counters):
+        self._check()
+        self.reports.append((label, counters))
 
     def close(self, timeout=5.0):
         self.closed = True
@@ -81,9 +87,12 @@ class MemoryRuntime:
 
 
 class MemoryNamespace:
-    def __init__(self, store, text):
-        self.store, self.text = store, text
+    def __init__(self, store, text, closed):
+        self.store, self.text, self._closed = store, text, closed
         self._known = dict(store.pools.get(text, {}))
+
+    def close(self):
+        self._closed.append(self.text)
 
     def pools(self):
         return [{"name": name, "shards": shards} for name, shards in self._known.items()]

@@ -95,6 +95,28 @@ class RoundTrip(Case):
             self.assertFalse(kv.runtime.store_start["warm"])
             self.assertEqual((kv.runtime.engine_id, kv.namespace.text), ("told", NAMESPACE))
 
+    def test_a_namespace_that_was_closed_means_nothing_and_can_be_opened_again(self):
+        with Setup() as kv:
+            kv.put(2).result()
+            other = kv.runtime.namespace("another")
+            other.close()
+            other.close()
+            with self.assertRaises(kvonce.Error) as caught:
+                other.pools()
+            self.assertEqual(caught.exception.reason, "unknown_namespace")
+            self.assertEqual(kv.runtime.find_namespace("another").pools(), [])
+            self.assertEqual(kv.rank.exists(kv.pool, pages(2)), b"\1\1")
+
+    def test_reports_out_of_bounds_are_refused(self):
+        with Setup() as kv:
+            kv.runtime.report("rank 0", {"asked_tokens": 2**64 - 1})  # an embedded store keeps none
+            for label, counters in (("x" * 256, {"a": 1}), ("a", {"": 1}), ("a", {"n" * 65: 1}), ("\n", {"a": 1})):
+                with self.assertRaises(kvonce.BadArgument):
+                    kv.runtime.report(label, counters)
+            with self.assertRaises(kvonce.Error) as caught:
+                kv.runtime.report("a", {str(n): n for n in range(65)})
+            self.assertEqual(caught.exception.reason, "too_many")
+
     def test_trailing_and_optional_pools(self):
         with Setup() as kv:
             pools = [kvonce.GroupPool("every", (1, 1, 1)), kvonce.GroupPool("state", (1, 1, 1), trailing_pages=1)]

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import os
+import time
 import unittest
 from unittest import mock
 
@@ -92,6 +93,49 @@ class Opening(unittest.TestCase):
             trying = self.connect()
         trying.close()
         self.assertFalse(trying._thread.is_alive())
+
+    def reports(self, link, count):
+        end = time.monotonic() + 30
+        while len(link.runtime.reports) < count and time.monotonic() < end:
+            time.sleep(0.001)
+        return link.runtime.reports
+
+    def test_counters_are_told_when_a_step_asks_and_once_more_after_the_last_one(self):
+        with mock.patch.object(connection, "_REPORT_SECONDS", 0.05):
+            link = self.connect()
+            self.assertTrue(link.connected)
+            self.assertEqual(link.runtime.reports, [("rank 0", {})])
+            link.counters.add("asked_tokens", 100)
+            self.assertTrue(link.connected)  # too soon: told later, though nobody asks again
+            link.counters.add("asked_tokens", 20)
+            self.assertEqual(self.reports(link, 2)[1:], [("rank 0", {"asked_tokens": 120})])
+            for _ in range(100):
+                self.assertTrue(link.connected)
+            self.assertIsNone(link._timer)  # nothing was counted since
+            self.store.restart()
+            self.assertTrue(link.connected)
+            self.assertEqual(self.reports(link, 3)[2], ("rank 0", {"asked_tokens": 120}))  # another life of the store
+
+    def test_a_report_is_told_once_a_second_at_most_and_none_after_close(self):
+        with mock.patch.object(connection, "_REPORT_SECONDS", 3600):
+            link = self.connect()
+            runtime = link.runtime
+            for _ in range(1000):
+                link.counters.add("asked_tokens", 1)
+                self.assertTrue(link.connected)
+            self.assertEqual(len(runtime.reports), 1)
+            timer = link._timer
+            link.close()
+            timer.join(30)
+            self.assertFalse(timer.is_alive())
+            self.assertEqual(len(runtime.reports), 1)
+
+    def test_a_store_that_cannot_be_told_is_no_trouble(self):
+        link = self.connect()
+        with mock.patch.object(engine_parts.MemoryRuntime, "report", side_effect=engine_parts.StoreLost("gone")) as told:
+            link.counters.add("asked_tokens", 1)
+            self.assertTrue(link.connected)
+            self.assertEqual(told.call_count, 1)
 
     def test_a_forked_child_has_no_connection(self):
         link = self.connect()

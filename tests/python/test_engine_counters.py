@@ -44,6 +44,24 @@ class Counting(unittest.TestCase):
                 self.counters.add(*bad)
         self.assertEqual(self.counters.snapshot(), {})
 
+    def test_a_report_has_sums_first_then_the_largest_by_cause_and_64_in_all(self):
+        self.assertEqual(self.counters.report(), {})
+        self.counters.lookup(1000, 640, "evicted")
+        self.counters.lookup(100, 0, "other_layout")
+        self.assertEqual(
+            list(self.counters.report().items()),
+            [("asked_tokens", 1100), ("hit_tokens", 640), ("missed_tokens", 460), ("lookups", 2), ("hit_tokens:memory", 640),
+             ("missed_tokens:evicted", 360), ("missed_tokens:other_layout", 100), ("lookups:miss", 1), ("lookups:partial", 1)],
+        )
+        changes = self.counters.changes
+        for n in range(100):
+            self.counters.add("errors", n, f"place {n:03}" + "x" * 60)
+        self.assertNotEqual(self.counters.changes, changes)
+        report = self.counters.report()
+        self.assertEqual(len(report), 64)
+        self.assertLessEqual(max(map(len, report)), 64)
+        self.assertEqual((report["errors"], report["asked_tokens"]), (4950, 1100))
+
     def test_deltas_of_workers_add_up(self):
         worker = engine.Counters("e1", 0)
         worker.add("loaded_tokens", 64)

@@ -123,6 +123,10 @@ class Holding(Case):
         self.assertTrue(retired.wait_for(epoch.built))
         with epoch.hold() as held:
             self.assertFalse(held)
+        runtime = epochs._link.runtime
+        for thread in list(epochs._takedowns):
+            thread.join(30)
+        self.assertEqual(runtime.closed_namespaces, [epoch.namespace.text])  # its place in the store may be another's
         self.assertTrue(newer.live)
         epochs.close()
         self.assertEqual(sorted(retired.built), sorted([epoch.built, newer.built]))

@@ -8,7 +8,7 @@ import unittest
 
 try:
     import kvonce
-    import support
+    import package_parts as support
 except ImportError as missing:
     raise unittest.SkipTest(f"needs the native library: {missing}") from missing
 
@@ -98,6 +98,34 @@ class RealStore(support.Case):
                 self.assertTrue(put.result(support.DEADLINE).ok)
             self.assertEqual(rank.lookup(pages), 0)
             self.assertEqual(self.start(store, 0, 1).lookup(pages), 2)
+
+    def test_the_store_is_told_what_each_rank_counts_while_it_is_connected(self):
+        with support.own_store() as (_, store):
+            ranks = [self.start(store, rank) for rank in range(2)]
+            for number, rank in enumerate(ranks):
+                self.assertTrue(rank.link.connected)
+                rank.link.counters.lookup(1000 + number, 600, "evicted")
+                self.assertTrue(rank.link.connected)  # as in a step; the news goes a second after the last at the latest
+
+            def told():
+                clients = ranks[0].link.runtime.clients()
+                return sorted((label, report.get("asked_tokens")) for client in clients for label, report in client["reports"].items())
+
+            eventually(lambda: told() == [("rank 0", 1000), ("rank 1", 1001)])
+            (report,) = (c["reports"]["rank 1"] for c in ranks[0].link.runtime.clients() if "rank 1" in c["reports"])
+            self.assertEqual((report["hit_tokens"], report["missed_tokens:evicted"]), (600, 401))
+            ranks[1].link.close()
+            eventually(lambda: told() == [("rank 0", 1000)])
+
+    def test_a_thousand_and_more_updates_find_room(self):
+        with support.own_store() as (_, store):
+            rank = self.start(store, 0, 1)
+            pages = support.pages(1)
+            for _ in range(1030):
+                rank.epochs.update()
+                self.assertTrue(rank.put(pages).ok)
+            self.assertEqual(rank.lookup(pages), 1)
+            self.assertEqual(rank.link.counters.total("errors"), 0)
 
     def test_a_killed_store_is_misses_and_the_next_one_is_found_with_equal_epochs(self):
         with support.own_store() as (process, store):

@@ -15,6 +15,7 @@ from .counters import Counters
 
 _log = logging.getLogger("kvonce")
 
+_REPORT_SECONDS = 1.0  # at most so often the counters are given to the store
 _PAUSE_SECONDS = (1.0, 30.0)  # between attempts to open a store that does not answer
 #: Reasons that another attempt may not see again.
 _TRANSIENT = frozenset({"store_lost", "deadline", "busy", "closed"})
@@ -55,6 +56,9 @@ class Connection:
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
+        self._reported = (0, 0)  # store's incarnation, counters.changes: what the store has been told
+        self._report_at = 0.0
+        self._timer: threading.Timer | None = None
         if not self._try_open(first=True):
             self._thread = threading.Thread(target=self._keep_trying, name="kvonce-connect", daemon=True)
             self._thread.start()
@@ -71,6 +75,8 @@ class Connection:
         now = runtime is not None and bool(runtime.connected)
         if now != self._was_connected:
             self._changed(now)
+        if now and self._timer is None and self._reported != (runtime.incarnation, self.counters.changes):
+            self._report_soon(runtime)
         return now
 
     @property
@@ -103,6 +109,9 @@ class Connection:
         self._stop.set()
         with self._lock:
             runtime, self._runtime = self._runtime, None
+            timer = self._timer
+        if timer is not None:
+            timer.cancel()
         if runtime is not None:
             try:
                 runtime.close(timeout)
@@ -141,6 +150,39 @@ class Connection:
             if self._try_open(first=False):
                 return
             pause = min(pause * 2, _PAUSE_SECONDS[1])
+
+    def _report_soon(self, runtime: Any) -> None:
+        # Asked in every step: told at once when the last time was long ago, else a second after it, so that the store also
+        # hears of what was counted last before the engine became idle. Nothing runs while nothing is counted.
+        with self._lock:
+            if self._timer is not None or self._stop.is_set():
+                return
+            wait = self._report_at - time.monotonic()
+            if wait > 0:
+                self._timer = threading.Timer(wait, self._report_late)
+                self._timer.daemon = True
+                self._timer.start()
+                return
+            self._report_at = time.monotonic() + _REPORT_SECONDS
+        self._report(runtime)
+
+    def _report_late(self) -> None:
+        with self._lock:
+            self._timer = None
+            self._report_at = time.monotonic() + _REPORT_SECONDS
+            runtime = self._runtime
+        if runtime is not None and not self._stop.is_set():
+            self._report(runtime)
+
+    def _report(self, runtime: Any) -> None:
+        rank = self.counters.rank
+        label = f"rank {rank}" if rank.isdigit() else rank or "engine"
+        told = (runtime.incarnation, self.counters.changes)
+        try:
+            runtime.report(label, self.counters.report())
+        except Exception as error:  # the store's news only; the loss of a store is told elsewhere
+            _log.debug("kvonce: the store was not told of the counters: %s", error)
+        self._reported = told
 
     def _changed(self, now: bool) -> None:
         with self._lock:

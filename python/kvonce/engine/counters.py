@@ -41,6 +41,9 @@ CAUSES: dict[str, str] = {
 
 Key = tuple[str, str]
 
+#: Of one report to the store: kvonce.Runtime.report takes no more.
+REPORT_COUNTERS = 64
+
 
 class Counters:
     """Counters of one rank of one engine. All values only grow."""
@@ -50,6 +53,7 @@ class Counters:
         self.rank = str(rank)
         self._lock = threading.Lock()
         self._values: dict[Key, int] = {}
+        self._changes = 0
 
     def add(self, name: str, n: int = 1, label: str = "") -> None:
         """Adds n >= 0 to a counter of COUNTERS; `label` (cause, source, outcome) where it has one. Raises ValueError."""
@@ -59,6 +63,7 @@ class Counters:
         if n:
             with self._lock:
                 self._values[name, label] = self._values.get((name, label), 0) + n
+                self._changes += 1
 
     def lookup(self, asked: int, hit: int, cause: str = "", source: str = "memory") -> None:
         """One request's first lookup, in tokens: `cause` says why the rest, if any, is not there."""
@@ -95,6 +100,23 @@ class Counters:
         """Adds another's delta: that of a worker process, say."""
         for (name, label), value in delta.items():
             self.add(name, value, label)
+
+    @property
+    def changes(self) -> int:
+        """Grows with every counted event: unchanged means that nothing was counted since."""
+        return self._changes
+
+    def report(self) -> dict[str, int]:
+        """For kvonce.Runtime.report: each counter's sum by its name, and by cause as `name:cause`, the largest 64 in all."""
+        values = self.snapshot()
+        sums: dict[str, int] = {}
+        for (name, _label), value in values.items():
+            sums[name] = sums.get(name, 0) + value
+        labelled = sorted(((-value, name, label) for (name, label), value in values.items() if label))
+        found = {name: sums[name] for name in COUNTERS if name in sums}
+        for value, name, label in labelled[: REPORT_COUNTERS - len(found)]:
+            found[f"{name}:{label}"[:64]] = -value
+        return found
 
     def prometheus(self) -> str:
         """All counters in Prometheus' text format, labelled engine and rank."""

@@ -228,8 +228,6 @@ class Epochs:
                 self._take_down(epoch)
 
     def _take_down(self, epoch: Epoch) -> None:
-        if self._retire is None:
-            return
         self._takedowns = [thread for thread in self._takedowns if thread.is_alive()]
         thread = threading.Thread(target=self._retire_one, args=(epoch,), name="kvonce-retire", daemon=True)
         self._takedowns.append(thread)
@@ -237,6 +235,8 @@ class Epochs:
 
     def _retire_one(self, epoch: Epoch) -> None:
         try:
-            self._retire(epoch.built)
+            if self._retire is not None:
+                self._retire(epoch.built)
+            epoch.namespace.close()  # its place in the store may be another's
         except Exception as error:  # its rows may still be lent; the rank stays, nothing else is wrong
             _log.warning("kvonce: an old weight epoch could not be taken down: %s", error)

@@ -20,7 +20,8 @@ using Messages = std::tuple<PageReady, PutBatch, GrantResults, Withdraw, Checksu
                             PartLookupAsk, PartLookupAnswer, PartNarrow, LeaseCall, LoadBegin, LoadBegun, LoadEnd, RemoveAsk,
                             RemoveAnswer, FlushAsk, FlushAnswer, AttachPool, AttachSender, NamespaceAsk, PoolAsk, GroupAsk,
                             CatalogUpdate, RegisterAnswer, ObjectEvent, messages::Nothing, messages::SenderName, messages::Wanted,
-                            messages::LeaseOutcome, messages::StatsReply, messages::ClientsReply, messages::Events, EpochAsk>;
+                            messages::LeaseOutcome, messages::StatsReply, messages::ClientsReply, messages::Events, EpochAsk, NamespaceClose,
+                            messages::Report>;
 
 template <class T>
 void read_and_write(std::string_view bytes) {

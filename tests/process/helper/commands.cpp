@@ -43,6 +43,7 @@ bool Program::obey(const Line& line) {
   else if (word == "forge") answer = forge(line);
   else if (!runtime_) answer = "error=closed not started";
   else if (word == "setup") answer = setup(line);
+  else if (word == "leave") answer = leave();
   else if (word == "put") answer = put(line, true);
   else if (word == "begin_put") answer = put(line, false);
   else if (word == "wait") answer = wait(line);
@@ -54,10 +55,12 @@ bool Program::obey(const Line& line) {
   else if (word == "stat") answer = stat(line);
   else if (word == "stats") answer = stats();
   else if (word == "clients") answer = clients();
+  else if (word == "report") answer = report(line);
   else if (word == "epoch") answer = epoch(line);
   else if (word == "admin") answer = admin(line);
   else if (word == "release") answer = release(line);
   else if (word == "namespace") answer = error_text(runtime_->open_namespace(line.text("ns", "model")).error);
+  else if (word == "find") answer = error_text(runtime_->find_namespace(line.text("ns")).error);
   else if (word == "hold") answer = rows_->hold(line.number("row"), line.number("at")) ? "ok=1" : "error=no hold";
   else if (word == "held") answer = RowMemory::wait_held(60'000) ? "ok=1" : "error=deadline nobody is held";
   else if (word == "let_go") {
@@ -147,6 +150,12 @@ std::string Program::setup(const Line& line) {
   const auto registered = rank_->register_pool(pool);
   if (registered) pool_ = registered.value;
   return error_text(registered.error);
+}
+
+std::string Program::leave() {
+  if (Error error = rank_->close()) return error_text(error);
+  rank_.reset();
+  return error_text(runtime_->close_namespace(ns_));
 }
 
 std::string Program::told(const PutOperation& put) const {
@@ -282,7 +291,22 @@ std::string Program::clients() {
   for (const ClientInfo& client : list.value)
     out << " grants" << client.pid << '=' << client.open_grants << " quarantined" << client.pid << '='
         << client.quarantined_bytes;
+  for (const ClientInfo& client : list.value) {
+    std::uint64_t counters = 0, sum = 0;
+    for (const ClientReport& report : client.reports)
+      for (const auto& counter : report.counters) {
+        ++counters;
+        sum += counter.second;
+      }
+    out << " counters" << client.pid << '=' << counters << " sum" << client.pid << '=' << sum;
+  }
   return out.str();
+}
+
+std::string Program::report(const Line& line) {
+  std::vector<std::pair<std::string, std::uint64_t>> counters;
+  for (std::uint64_t i = 0; i < line.number("count"); ++i) counters.emplace_back("c" + std::to_string(i), line.number("value"));
+  return error_text(runtime_->report(line.text("label"), std::move(counters)));
 }
 
 std::string Program::epoch(const Line& line) {

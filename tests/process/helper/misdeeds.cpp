@@ -301,6 +301,8 @@ class Wild {
       case 17: {
         if (one_in(3)) return say(FrameKind::stats_ask, messages::Nothing{});
         if (one_in(2)) return say(FrameKind::clients_ask, messages::Nothing{});
+        if (one_in(9)) return say(FrameKind::namespace_close, protocol::NamespaceClose{static_cast<protocol::NamespaceId>(any())});
+        if (one_in(9)) return say(FrameKind::report, messages::Report{one_in(50) ? noise(random_() % 300) : std::to_string(random_() % 8), {{"x", random_()}}});
         if (one_in(2)) return say(FrameKind::epoch_ask, protocol::EpochAsk{noise(random_() % 300), {random_(), random_()}});
         return say(FrameKind::want_events, messages::Wanted{one_in(2)});
       }

@@ -74,6 +74,7 @@ class Program {
   // commands.cpp
   std::string start(const Line& line);
   std::string setup(const Line& line);
+  std::string leave();
   std::string put(const Line& line, bool wait);
   std::string wait(const Line& line);
   std::string lookup(const Line& line);
@@ -83,6 +84,7 @@ class Program {
   std::string stat(const Line& line);
   std::string stats();
   std::string clients();
+  std::string report(const Line& line);
   std::string epoch(const Line& line);
   std::string admin(const Line& line);
   std::string release(const Line& line);
