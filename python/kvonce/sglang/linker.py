@@ -41,6 +41,8 @@ class Linker(UnifiedCacheLinker):
         self.pools: Any = {}
         self.core = self._open(server_args, params, components, extra_config)
         self.layer_done_counter = self.core.layer_done_counter
+        if not self.core.refusal:
+            _gate_states(params, self.layer_done_counter)
         self._knows_updates = self.core.epochs is not None and updates.watch(self.core.weights_changed)
 
     def _open(self, server_args: Any, params: Any, components: Any, extra_config: Any) -> LinkerCore:
@@ -144,6 +146,16 @@ class Linker(UnifiedCacheLinker):
         record = getattr(self, "record_offload_ready", None)
         events = record() if record is not None else []
         return (lambda: all(event.query() for event in events)) if events else None
+
+
+def _gate_states(params: Any, counter: Any) -> None:
+    """Makes recurrent states wait for their load: SGLang copies a request's state out of the tree before the forward's first layer.
+
+    SGLang 0.5.23 gives a linker's counter to the KV pool alone; for HiCache it gives it to the pool of states as well.
+    """
+    register = getattr(getattr(params, "req_to_token_pool", None), "register_layer_transfer_counter", None)
+    if register is not None:
+        register(counter)
 
 
 def _declared(own: int, params: Any, tp_size: int) -> list[int]:

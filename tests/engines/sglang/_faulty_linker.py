@@ -4,11 +4,13 @@
 A trouble is a file in $KVONCE_TEST_CONTROL, named "trouble-WHAT" or, for one rank, "trouble-WHAT-tpN":
     lookup, load, put    this rank's call of kvonce raises StoreLost
     kill                 holds the pid of a kvonced: it is killed -9 when the next load has begun
+    slow                 each load of the state begins half a second late: a forward that did not wait would read what was there before
     zero                 the state is set to zeros after it was loaded
     other                the state of the next rank is loaded instead of this rank's
 """
 import os
 import signal
+import time
 from pathlib import Path
 
 import kvonce
@@ -77,6 +79,8 @@ class FaultyCore(LinkerCore):
     def issue_load(self, epoch, lease, pages, rows, begin, end, timeout):
         if self.in_trouble("load"):
             return _Lost()
+        if self.in_trouble("slow") and "mamba" in rows:
+            time.sleep(0.5)
         if self.in_trouble("other") and "mamba" in rows:
             return self._load_of_other_rank(epoch, lease, pages, rows, begin, end, timeout)
         future = super().issue_load(epoch, lease, pages, rows, begin, end, timeout)

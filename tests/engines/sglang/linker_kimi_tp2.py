@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Time limit: 600 s
-"""The external linker with Kimi-Linear on two ranks: latent attention stored once, recurrent state of each rank by itself."""
+"""The external linker with Kimi-Linear on two ranks: latent attention stored once, recurrent state of each rank by itself.
+
+The states come late: SGLang copies them to the request before the forward's first layer, and that has to wait."""
 from _faulty_linker import trouble
 from _scenarios import control_differs, linker, restored_equals_computed
 from support import check, control, done
@@ -12,7 +14,9 @@ def main():
     with Store() as store:
         # Its weights are made in the engine: there are no files that a digest could be made of.
         engine = se.engine("kimi", tp=2, **linker(store, linker="FaultyLinker", module="_faulty_linker", model_id="kimi"))
-        tokens, right = restored_equals_computed(engine, length=110, ends_at=72, name="Kimi TP2")
+        tokens, right = restored_equals_computed(engine, length=110, ends_at=72, name="Kimi TP2",
+                                                 before_restore=lambda: trouble("slow"))
+        trouble("slow", False)
         counts = store.objects()
         pages = {page for call in control.puts() if call.pool == "kv" for page in call.pages}
         states = {page for call in control.puts() if call.pool == "mamba" for page in call.pages}
