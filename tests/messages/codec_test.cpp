@@ -136,7 +136,7 @@ TEST_CASE("every message comes back from CAF's bytes as it was") {
     CHECK(encode(unwrapped.get_as<T>(0)) == encode(message));
     ++count;
   });
-  CHECK(count == 36);
+  CHECK(count == 40);
 }
 
 TEST_CASE("cut bytes, bytes too many and bytes at random are refused or read as some message, and never crash") {
