@@ -315,6 +315,9 @@ def main():
     try:
         return arguments.call(arguments)
     except KeyboardInterrupt:
+        # Once is enough: what runs is ended before this process is.
+        for again in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(again, signal.SIG_IGN)
         end_all_children()
         return 130
 
