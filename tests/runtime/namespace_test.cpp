@@ -23,7 +23,7 @@ TEST_CASE("a namespace that was closed as often as it was opened means nothing h
   kvonce::GroupSpec spec;
   spec.name = "g";
   spec.pools.push_back({"kv", {}, {}, false});
-  const auto group = runtime->register_group(ns, spec);
+  auto group = runtime->register_group(ns, spec);
   REQUIRE_MESSAGE(group, group.error.text);
   CHECK_FALSE(runtime->close_namespace(ns));
   CHECK(runtime->pools(ns).error.reason == Reason::unknown_namespace);
@@ -36,7 +36,7 @@ TEST_CASE("a namespace that was closed as often as it was opened means nothing h
     CHECK((*lookup)->result().error);
   }
   // It is still with the store, and has another handle when it is opened again.
-  const auto again = runtime->find_namespace("a");
+  auto again = runtime->find_namespace("a");
   REQUIRE(again);
   CHECK(again.value.id != ns.id);
   CHECK(runtime->pools(again.value).value.size() == 1);
