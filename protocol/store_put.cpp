@@ -31,15 +31,13 @@ void StoreCore::Impl::put(const PutBatch& batch, Time now, StoreActions& out) {
       found->second += item.bytes;
   }
   for (const auto& [pool, bytes] : pool_bytes) {
-    const PoolInfo* info = catalog.find_pool(batch.ns, pool);
-    if (info == nullptr) continue;
+    if (catalog.find_pool(batch.ns, pool) == nullptr) continue;
     const auto first = std::find_if(batch.items.begin(), batch.items.end(), [&, p = pool](const PutItem& i) { return i.pool == p; });
     const auto live = live_ranks.find(shard_key(batch.ns, pool, first->shard));
     const std::uint64_t ranks = live == live_ranks.end() ? 1 : std::max<std::uint32_t>(live->second, 1);
-    // A put may come in several messages: what of it is open or waits already counts as well.
+    // A put may come in several messages: what of it is open already counts as well.
     Lane& own = lane(sender, batch.ns, pool);
-    const std::uint64_t waiting = own.queue.size() * info->object_bytes;
-    own.window = std::min(config.window_bytes, (own.open_bytes + waiting + bytes) / ranks);
+    own.window = std::min(config.window_bytes, (own.open_bytes + bytes) / ranks);
   }
   for (std::size_t i = 0; i < batch.pages.size() && i < kPrefetchAhead; ++i) index.prefetch(batch.ns, batch.pages[i].hash);
   std::uint32_t prefetched = 0;

@@ -8,7 +8,7 @@ import textwrap
 import unittest
 from pathlib import Path
 
-from support import Case
+from package_parts import Case
 
 import kvonce
 
