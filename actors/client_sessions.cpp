@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <map>
 #include <utility>
 
@@ -34,6 +35,9 @@ struct ClientSessions::Session {
   std::uint32_t pid = 0;
   bool read_only = false;
   bool said_gone = false;  // the client itself has said that it ends, with no copy running
+  // The partitions hear of an end each by an actor of its own: which of them have, as bits. Only the last of them ends it.
+  std::uint64_t gone_told = 0;
+  std::map<protocol::SenderId, std::uint64_t> leaving;
   messages::ShardKeyActor keys;
   std::unordered_map<protocol::SenderId, messages::PoolActor> ranks;
   std::atomic<std::uint32_t> rank_count{0};
@@ -170,20 +174,25 @@ bool ClientSessions::take(Session& session, const FrameHead& head, std::string_v
   }
 }
 
+bool ClientSessions::told_all(std::uint64_t& told, std::uint32_t partition) const {
+  told |= std::uint64_t{1} << partition;
+  return static_cast<std::size_t>(std::popcount(told)) == stores_.size();
+}
+
 bool ClientSessions::take_rank(Session& session, const FrameHead& head, std::string_view payload) {
   if (static_cast<FrameKind>(head.kind) == FrameKind::client_gone) {
     messages::Nothing nothing;
     if (!messages::decode(payload, nothing)) return false;
     tell(head.partition, messages::ClientGone{session.client, true});
-    // Said to one partition after the other.
-    if (head.partition + 1U == stores_.size()) session.said_gone = true;
+    session.said_gone = told_all(session.gone_told, head.partition);
     return true;
   }
   if (static_cast<FrameKind>(head.kind) == FrameKind::sender_gone) {
     messages::SenderName name;
     if (!messages::decode(payload, name) || !owns(session, name.sender)) return false;
     tell(head.partition, messages::SenderGone{name.sender});
-    if (head.partition + 1U != stores_.size()) return true;
+    if (!told_all(session.leaving[name.sender], head.partition)) return true;
+    session.leaving.erase(name.sender);
     compat::anon_tell(session.ranks.at(name.sender), messages::CloseRank{});
     session.ranks.erase(name.sender);
     session.rank_count.store(static_cast<std::uint32_t>(session.ranks.size()), std::memory_order_relaxed);

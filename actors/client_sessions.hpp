@@ -60,6 +60,8 @@ class ClientSessions {
   template <class Message>
   void tell_all(const Message& message);
   bool take(Session& session, const messages::FrameHead& head, std::string_view payload);
+  /// Whether with this partition all have been told. told: bits by partition.
+  bool told_all(std::uint64_t& told, std::uint32_t partition) const;
   bool take_rank(Session& session, const messages::FrameHead& head, std::string_view payload);
   bool take_question(Session& session, const messages::FrameHead& head, std::string_view payload);
   bool take_report(Session& session, std::string_view payload);
