@@ -33,8 +33,9 @@ enum class CopyMemory : std::uint8_t { private_both, shared_target, shared_sourc
 
 // Each candidate copies a working set block by block, in address order, each thread its own part, round and round.
 // They take many short turns within `seconds` (all together), and the median turn of each counts, so that what else the
-// machine does meanwhile hits all alike, and what is measured beside it in as short a time. Memory is populated before, and advised to be huge pages, as arenas and row
-// buffers are. The rates are 0 when the memory cannot be had or the arguments make no sense (a block of 0 bytes or
+// machine does meanwhile hits all alike, and also what is measured beside it in as short a time. Memory is populated
+// before, and advised to be huge pages, as arenas and row buffers are. The rates are 0 when the memory cannot be had or
+// the arguments make no sense (a block of 0 bytes or
 // above the part of a thread, no threads).
 std::vector<CopyRate> measure_copy_rates(std::span<const CopyCandidate> candidates, std::size_t block_bytes,
                                          std::size_t working_set_bytes, unsigned threads, double seconds,
