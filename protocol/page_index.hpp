@@ -129,6 +129,9 @@ class PageIndex {
   void drop_pools(NamespaceId ns);
 
   // -- records -------------------------------------------------------------------------------------------------------
+  /// What is wrong with the lists of free records and members and with the links between records; empty when nothing is.
+  /// For tests: reads everything.
+  std::string audit() const;
   RecordId find(NamespaceId ns, const PageHash& page) const;
   void prefetch(NamespaceId ns, const PageHash& page) const;          // bucket
   void prefetch_record(NamespaceId ns, const PageHash& page) const;   // record, after the bucket is there

@@ -3,6 +3,7 @@
 // Whether the books add up (P7): ledger, allocator, index, pins, claims, candidates. For tests; slow on purpose.
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "protocol/store_impl.hpp"
 
@@ -14,7 +15,43 @@ std::string differ(const char* what, std::uint64_t book, std::uint64_t truth) {
 }
 }  // namespace
 
+std::string PageIndex::audit() const {
+  std::vector<bool> free(record_high_water_, false);
+  std::uint32_t count = 0;
+  for (RecordId record = free_record_; record != kNone; record = field(record, 0)) {
+    if (record >= record_high_water_) return "the list of free records leads out of the index";
+    if (in_use(record)) return "a record in use is on the list of free ones";
+    if (free[record]) return "the list of free records is a circle";
+    free[record] = true;
+    ++count;
+  }
+  if (count + records_ != record_high_water_) return differ("free records", record_high_water_ - records_, count);
+  std::vector<bool> seen(member_high_water_, false);
+  std::string wrong;
+  std::uint32_t members_seen = 0;
+  const auto see = [&](MemberId id, const char* where) {
+    if (id >= member_high_water_ || seen[id]) {
+      wrong = std::string("a member is named twice, or does not exist: ") + where;
+      return false;
+    }
+    seen[id] = true;
+    ++members_seen;
+    return true;
+  };
+  for (MemberId id = free_member_; id != kNone && see(id, "free"); id = next_member(id)) {
+  }
+  for_each([&](RecordId record) {
+    for (MemberId id = first_member(record); wrong.empty() && id != kNone && see(id, "in use"); id = next_member(id)) {
+    }
+    const RecordId up = parent(record);
+    if (up == record || (up != kNone && !in_use(up))) wrong = "a record's parent is itself, or no record";
+  });
+  if (wrong.empty() && members_seen != member_high_water_) wrong = differ("members", member_high_water_, members_seen);
+  return wrong;
+}
+
 std::string StoreCore::Impl::audit() const {
+  if (const std::string wrong = index.audit(); !wrong.empty()) return wrong;
   std::uint64_t objects = 0, payload = 0, slots = 0, reserved = 0, reserved_slot_bytes = 0, claimed_members = 0, records = 0;
   std::unordered_map<RecordId, std::uint32_t> page_pins, checkpoint_pins, children;
   for (const auto& [id, lease] : part_leases)

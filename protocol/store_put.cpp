@@ -31,13 +31,15 @@ void StoreCore::Impl::put(const PutBatch& batch, Time now, StoreActions& out) {
       found->second += item.bytes;
   }
   for (const auto& [pool, bytes] : pool_bytes) {
-    if (catalog.find_pool(batch.ns, pool) == nullptr) continue;
+    const PoolInfo* info = catalog.find_pool(batch.ns, pool);
+    if (info == nullptr) continue;
     const auto first = std::find_if(batch.items.begin(), batch.items.end(), [&, p = pool](const PutItem& i) { return i.pool == p; });
     const auto live = live_ranks.find(shard_key(batch.ns, pool, first->shard));
     const std::uint64_t ranks = live == live_ranks.end() ? 1 : std::max<std::uint32_t>(live->second, 1);
-    // A put may come in several messages: what of it is open already counts as well.
+    // A put may come in several messages: what of it is open or waits already counts as well.
     Lane& own = lane(sender, batch.ns, pool);
-    own.window = std::min(config.window_bytes, (own.open_bytes + bytes) / ranks);
+    const std::uint64_t waiting = own.queue.size() * info->object_bytes;
+    own.window = std::min(config.window_bytes, (own.open_bytes + waiting + bytes) / ranks);
   }
   for (std::size_t i = 0; i < batch.pages.size() && i < kPrefetchAhead; ++i) index.prefetch(batch.ns, batch.pages[i].hash);
   std::uint32_t prefetched = 0;
@@ -83,14 +85,13 @@ RecordId StoreCore::Impl::record_for(const PutBatch& batch, std::uint32_t page, 
   const std::uint32_t depth = parent != kNone ? index.depth(parent) + 1 : chain.depth;
   known = index.insert(batch.ns, chain.hash, parent, depth);
   bool evicted = false;
-  while (known == kNone) {
-    // The index is full. The parent must not go while room is made for its child.
-    if (parent != kNone && !pin(parent, false)) break;
-    const bool room = evict_one(now, out);
+  // The index is full. The parent must not go while room is made for its child: what is evicted may be all that kept it.
+  if (known == kNone && (parent == kNone || pin(parent, false))) {
+    while (known == kNone && evict_one(now, out)) {
+      evicted = true;
+      known = index.insert(batch.ns, chain.hash, parent, depth);
+    }
     if (parent != kNone) unpin(parent, false);
-    if (!room) break;
-    evicted = true;
-    known = index.insert(batch.ns, chain.hash, parent, depth);
   }
   if (evicted) {
     // Records found before may be gone, or have become another page's.
@@ -150,8 +151,9 @@ void StoreCore::Impl::put_item(const PutBatch& batch, const PutItem& item, std::
   if (frozen) return answer(waiter, Verdict::rejected, Reason::busy, kRetryMs);
   const std::uint32_t c = new_claim(record, item, batch.ns);
   if (c == kNone) {
+    // May take its parents along.
     erase_if_empty(record);
-    page_records[item.page] = kUnknownRecord;
+    std::fill(page_records.begin(), page_records.end(), kUnknownRecord);
     ++stats.no_space;
     return answer(waiter, Verdict::rejected, Reason::no_space, kRetryMs);
   }

@@ -43,6 +43,17 @@ TEST_CASE_FIXTURE(StoreFixture, "one rank alone moves all, its grants refilled a
   CHECK(count(r, Verdict::stored) == 10);
 }
 
+TEST_CASE_FIXTURE(StoreFixture, "of a put that is announced in many small messages a rank may copy its share of the whole at once") {
+  start();
+  const PoolId kv = pool("kv", 1, 4096, HitPolicy::every_page(), 2);
+  const SenderId a = rank(0, {{kv, 0}});
+  rank(1, {{kv, 0}});  // lives, and puts nothing
+  for (std::uint32_t first = 0; first < 32; first += 2) put(batch(a, kv, 0, first, 2));
+  CHECK(inbox[a].grants.size() == 16);
+  land_all();
+  CHECK(count(a, Verdict::stored) == 32);
+}
+
 TEST_CASE_FIXTURE(StoreFixture, "a wrong size is that sender's conflict and nobody else's, an unknown pool or shard is rejected") {
   start();
   const PoolId kv = pool("kv", 1, 4096, HitPolicy::every_page(), 8);
