@@ -208,7 +208,7 @@ bool ClientSessions::take_rank(Session& session, const FrameHead& head, std::str
     at = session.ranks.emplace(sender.sender, system_.spawn<RemotePoolActorBody>(session.out, sender.sender)).first;
     session.rank_count.store(static_cast<std::uint32_t>(session.ranks.size()), std::memory_order_relaxed);
   }
-  tell(head.partition, messages::SenderJoin{{sender.sender, session.client, session.engine}, at->second});
+  tell(head.partition, messages::SenderJoin{{sender.sender, session.client, session.engine, !session.read_only}, at->second});
   return true;
 }
 

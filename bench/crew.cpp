@@ -67,10 +67,21 @@ Crew::Crew(const Options& options, const CrewSpec& spec) : options_(options), sp
   own.ns = engine_;
   own.first_rank = spec.ranks;
   own.group_ranks = spec.ranks + 1;
+  own.read_only = true;
   memory_.emplace_back(own.rows * Stage::row_stride(own));
   auto started = Stage::start(own, memory_);
   if (!started.stage) throw Failed{started.error};
   stage_ = std::move(started.stage);
+
+  RuntimeConfig cleaner;
+  cleaner.engine_id = engine_;
+  cleaner.store = store_->address();
+  auto cleans = Runtime::start(cleaner);
+  if (!cleans) throw Failed{cleans.error.text};
+  cleaner_ = std::move(*cleans);
+  const auto ns = cleaner_->open_namespace(engine_);
+  if (!ns) throw Failed{ns.error.text};
+  cleaned_ = ns.value;
 }
 
 Crew::~Crew() {
@@ -78,8 +89,8 @@ Crew::~Crew() {
   members_.clear();
   try {
     // A store that is somebody else's is left as it was.
-    if (stage_ && options_.via != "spawn") {
-      const auto removed = stage_->runtime().remove_namespace(stage_->ns());
+    if (cleaner_ && options_.via != "spawn") {
+      const auto removed = cleaner_->remove_namespace(cleaned_);
       if (removed) removed.value->wait();
     }
   } catch (const Failed&) {
@@ -196,7 +207,7 @@ void Crew::remove(const std::vector<PageHash>& keys) {
   for (std::size_t begin = 0; begin < keys.size(); begin += kRemoveBatch) {
     const auto first = keys.begin() + static_cast<std::ptrdiff_t>(begin);
     const auto last = keys.begin() + static_cast<std::ptrdiff_t>(std::min(begin + kRemoveBatch, keys.size()));
-    const auto removed = stage_->runtime().remove_pages(stage_->ns(), {first, last});
+    const auto removed = cleaner_->remove_pages(cleaned_, {first, last});
     if (!removed) throw Failed{"remove refused: " + removed.error.text};
     removed.value->wait();
     if (removed.value->error()) throw Failed{"remove: " + removed.value->error().text};
@@ -226,6 +237,7 @@ void Crew::end() {
   end_members();
   if (options_.via == "spawn") {
     stage_.reset();
+    cleaner_.reset();
     store_->end();
   }
 }

@@ -98,7 +98,9 @@ class Crew {
   SharedBoard board_;
   std::unique_ptr<StoreUse> store_;
   std::vector<RowMemory> memory_;
-  std::unique_ptr<Stage> stage_;
+  std::unique_ptr<Stage> stage_;      // reads what was stored
+  std::unique_ptr<Runtime> cleaner_;  // removes it; no rank either that the store would count among those that put
+  NamespaceHandle cleaned_{};
   std::vector<Member> members_;  // after the store: they end before it
   std::uint32_t number_ = 0;
   double seconds_to_start_ = 0;

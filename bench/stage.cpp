@@ -60,6 +60,7 @@ Stage::Started Stage::start(const StageSpec& spec, const std::vector<RowMemory>&
   config.engine_id = spec.engine;
   if (!spec.store.empty()) {
     config.store = spec.store;
+    config.read_only = spec.read_only;
     config.connect_timeout = std::chrono::seconds{30};
   }
   const std::uint64_t pages = spec.pages + std::min(spec.pages, kFirstKeys);

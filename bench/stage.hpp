@@ -43,6 +43,7 @@ struct StageSpec {
   std::string ns = "kvonce bench";
   std::uint64_t first_rank = 0;
   std::uint64_t group_ranks = 0;  // 0: as many as ranks
+  bool read_only = false;
 };
 
 class Stage {

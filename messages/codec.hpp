@@ -90,6 +90,7 @@ KVONCE_FIELDS(protocol::FlushAsk, x.token, x.level)
 KVONCE_FIELDS(protocol::FlushAnswer, x.token, x.error)
 KVONCE_FIELDS(protocol::ObjectEvent, x.kind, x.ns, x.pool, x.shard, x.page)
 KVONCE_FIELDS(protocol::AttachPool, x.sender, x.ns, x.pool, x.shard, x.attached)
+// Whether it puts is known to the store: it gave the client its descriptors.
 KVONCE_FIELDS(protocol::AttachSender, x.sender, x.client, x.engine)
 KVONCE_FIELDS(protocol::PoolInfo, x.name, x.shards, x.policy, x.size, x.range_bytes, x.object_bytes, x.layout_digest,
               x.generation, x.splittable, x.demoted)

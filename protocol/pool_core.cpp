@@ -316,13 +316,13 @@ void PoolCore::on_rekeyed(std::uint32_t pool, bool ok, Time now, PoolActions& ou
   impl_->on_rekeyed(pool, ok, now, out);
 }
 
-void PoolCore::on_store_lost(Time, PoolActions& out) {
+void PoolCore::on_store_lost(Time now, PoolActions& out) {
   impl_->lost = true;
   for (const std::uint64_t id : impl_->batch_ids())
     impl_->end_batch(impl_->batches.at(id), Reason::store_lost, false, true, out);
   for (const std::uint64_t id : impl_->load_ids()) {
     Impl::Load& load = impl_->loads.at(id);
-    if (!load.begun) impl_->finish_unbegun(load, Reason::store_lost, false, out);
+    if (!load.begun) impl_->begin_unpinned(load, now, out);
   }
   impl_->unbegun.clear();
 }

@@ -144,6 +144,7 @@ struct PoolCore::Impl {
   void load(LoadOrder&& order, Time now, PoolActions& out);
   void on_load_begun(const LoadBegun& begun, Time now, PoolActions& out);
   void load_more(std::uint64_t id, Time now, PoolActions& out);
+  void begin_unpinned(Load& load, Time now, PoolActions& out);
   /// Looks up the next part's items (the last part's: all that are left) and has them copied.
   void start_part(Load& load, PoolActions& out);
   void find_items(Load& load, CopyOrder& copies, std::vector<std::uint32_t>& item_of);

@@ -80,13 +80,24 @@ void PoolCore::Impl::on_load_begun(const LoadBegun& begun, Time now, PoolActions
   start_part(load, out);
 }
 
+/// A store that ended pins nothing, and evicts nothing either: what it held is still mapped, and a copy is compared with its
+/// slot's header all the same, should a successor write there.
+void PoolCore::Impl::begin_unpinned(Load& load, Time now, PoolActions& out) {
+  if (load.order.deadline <= now && !config.faults.forget_deadline) {
+    finish_unbegun(load, Reason::deadline, false, out);
+    return;
+  }
+  load.begun = true;
+  load.part_bytes = 0;
+  start_part(load, out);
+}
+
 void PoolCore::Impl::load_more(std::uint64_t id, Time now, PoolActions& out) {
   const auto at = loads.find(id);
   if (at == loads.end() || !at->second.begun || at->second.next == at->second.lent.size()) return;
   Load& load = at->second;
-  const bool late = load.order.deadline <= now && !config.faults.forget_deadline;
-  if (lost || late)
-    end_rest(load, lost ? Reason::store_lost : Reason::deadline, out);
+  if (load.order.deadline <= now && !config.faults.forget_deadline)
+    end_rest(load, Reason::deadline, out);
   else
     start_part(load, out);
 }
@@ -193,7 +204,7 @@ void PoolCore::Impl::end_rest(Load& load, Reason reason, PoolActions& out) {
 
 void PoolCore::Impl::finish_if_over(Load& load, PoolActions& out) {
   if (!load.operations.empty() || load.next < load.lent.size()) return;
-  out.load_ends.push_back({load.order.id, config.sender, load.order.lease});
+  if (!lost) out.load_ends.push_back({load.order.id, config.sender, load.order.lease});
   const std::uint32_t layers_done = std::min(load.order.layer_end, load.layers);
   if (load.in_parts && load.whole && layers_done > load.order.layer_begin)
     out.load_progress.push_back({load.order.id, layers_done});

@@ -104,12 +104,19 @@ Lane& StoreCore::Impl::lane(std::uint32_t sender, NamespaceId ns, PoolId pool) {
   return lanes.back();
 }
 
+/// A rank that only reads takes no part in anybody's put: its share of the copies would wait for nothing.
+void StoreCore::Impl::count_rank(const Sender& sender, const AttachPool& pool, bool more) {
+  if (!sender.puts) return;
+  auto& live = live_ranks[shard_key(pool.ns, pool.pool, pool.shard)];
+  if (more)
+    ++live;
+  else if (live > 0)
+    --live;
+}
+
 void StoreCore::Impl::drop_sender(std::uint32_t slot, bool fenced, Time now, StoreActions& out) {
   Sender& s = senders[slot];
-  for (const AttachPool& pool : s.pools) {
-    auto& live = live_ranks[shard_key(pool.ns, pool.pool, pool.shard)];
-    if (live > 0) --live;
-  }
+  for (const AttachPool& pool : s.pools) count_rank(s, pool, false);
   std::vector<std::uint32_t> touched;
   for (std::uint32_t c = 0; c < claims.size(); ++c) {
     Claim& claim = claims[c];
@@ -305,6 +312,7 @@ void StoreCore::attach(const AttachSender& sender, Time) {
   fresh.id = sender.sender;
   fresh.client = sender.client;
   fresh.engine = sender.engine;
+  fresh.puts = sender.puts;
   fresh.use = &s.uses[sender.client];
   ++fresh.use->senders;
   fresh.in_use = true;
@@ -319,13 +327,12 @@ void StoreCore::attach_pool(const AttachPool& pool, Time) {
   const auto same = std::find_if(pools.begin(), pools.end(), [&](const AttachPool& p) {
     return p.ns == pool.ns && p.pool == pool.pool && p.shard == pool.shard;
   });
-  auto& live = s.live_ranks[Impl::shard_key(pool.ns, pool.pool, pool.shard)];
   if (pool.attached && same == pools.end()) {
     pools.push_back(pool);
-    ++live;
+    s.count_rank(s.senders[slot], pool, true);
   } else if (!pool.attached && same != pools.end()) {
     pools.erase(same);
-    if (live > 0) --live;
+    s.count_rank(s.senders[slot], pool, false);
   }
 }
 

@@ -103,8 +103,9 @@ struct AttachSender {
   SenderId sender = 0;
   ClientId client = 0;
   EngineId engine = 0;
+  bool puts = true;  // false: of a client that only reads
 };
-/// One pool of a sender: counts it among the live ranks of that shard.
+/// One pool of a sender: counts it among the live ranks of that shard when it puts.
 struct AttachPool {
   SenderId sender = 0;
   NamespaceId ns = 0;

@@ -81,6 +81,7 @@ struct Sender {
   EngineId engine = 0;
   bool in_use = false;
   bool dirty = false;
+  bool puts = true;
   std::uint32_t open_items = 0;
   ClientUse* use = nullptr;  // of its client
   std::vector<Lane> lanes;
@@ -315,6 +316,7 @@ struct StoreCore::Impl {
   void redirect(const Waiter& waiter, NamespaceId ns, PoolId pool);
   void close_waiter(const Waiter& waiter);  // one open item less
   Lane& lane(std::uint32_t sender, NamespaceId ns, PoolId pool);
+  void count_rank(const Sender& sender, const AttachPool& pool, bool more);
   void drop_sender(std::uint32_t sender, bool fenced, Time now, StoreActions& out);
   void scan(Time now, StoreActions& out);
   static std::uint64_t shard_key(NamespaceId ns, PoolId pool, std::uint32_t shard) {

@@ -29,7 +29,15 @@ TEST_CASE("a kvonced that is killed: calls end with store_lost, accepted loads f
     REQUIRE(found["pages"] == 8);
     reader.ask("begin_load count=8 chain=1 lease=" + found.fields.at("lease") + " hold_row=3 hold_at=70000");
     REQUIRE(reader.ask("held").error.empty());
+    // And a load that was accepted here, and that the store has not heard of.
+    const Answer leased = two.ask("lookup count=8 chain=1");
+    REQUIRE(leased["pages"] == 8);
+    daemon->stop();
+    two.ask("begin_load count=8 chain=1 lease=" + leased.fields.at("lease"));
     daemon->kill9();
+    const Answer unpinned = two.ask("wait_load load=0 count=8 chain=1");
+    CHECK_MESSAGE(unpinned["good"] == 8, unpinned.text);
+    CHECK(unpinned["wrong"] == 0);
 
     const Answer waiter = two.ask("wait put=0");
     CHECK_MESSAGE(waiter["unknown"] == 1, waiter.text);

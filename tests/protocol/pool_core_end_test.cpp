@@ -131,20 +131,50 @@ TEST_CASE("a lost store ends all waits, and running put copies are stopped first
   CHECK(rank.core->idle());
 }
 
-TEST_CASE("after a lost store a load that has begun goes on, and one that has not ends") {
+TEST_CASE("after a lost store the loads that were accepted finish from what is mapped, begun or not, and no other begins") {
   Rank rank;
   rank.load(Rank::load_order(1, 1));
   rank.begun(1);
   const auto operation = rank.out.copies[0].operation;
   rank.load(Rank::load_order(2, 1));
   rank.core->on_store_lost(rank.now, rank.next());
-  CHECK(rank.load_result() == "store_lost");
-  CHECK(rank.out.loads_done[0].id == 2);
+  CHECK(rank.out.loads_done.empty());
   CHECK(rank.out.cancel_copies.empty());
+  REQUIRE(rank.out.copies.size() == 1);  // the second load's
+  const auto unpinned = rank.out.copies[0].operation;
+  // What the store had under way: heard too late.
+  rank.begun(2, Reason::lease_unknown);
+  CHECK(rank.nothing());
   rank.done(operation, {CopyOutcome::done});
   CHECK(rank.load_result() == "none");
+  CHECK(rank.out.loads_done[0].id == 1);
+  CHECK(rank.out.load_ends.empty());  // nobody to tell
+  rank.done(unpinned, {CopyOutcome::done});
+  CHECK(rank.load_result() == "none");
+  CHECK(rank.out.loads_done[0].id == 2);
   rank.load(Rank::load_order(3, 1));
   CHECK(rank.load_result() == "store_lost");
+  CHECK(rank.core->idle());
+}
+
+TEST_CASE("a load that was not begun when the store was lost finds nothing where nothing is, and keeps its deadline") {
+  Rank rank;
+  SUBCASE("not mapped") {
+    rank.locator.status[{0, 1}] = ReadStatus::absent;
+    rank.load(Rank::load_order(1, 1));
+    rank.core->on_store_lost(rank.now, rank.next());
+    CHECK(rank.load_result() == "absent");
+  }
+  SUBCASE("too late") {
+    LoadOrder order = Rank::load_order(1, 1);
+    order.deadline = rank.now + kMillisecond;
+    rank.load(std::move(order));
+    rank.now += kMillisecond;
+    rank.core->on_store_lost(rank.now, rank.next());
+    CHECK(rank.load_result() == "deadline");
+  }
+  CHECK(rank.out.copies.empty());
+  CHECK(rank.core->idle());
 }
 
 TEST_CASE("unregister waits for every lent row, and new orders are closed") {

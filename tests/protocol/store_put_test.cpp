@@ -54,6 +54,26 @@ TEST_CASE_FIXTURE(StoreFixture, "of a put that is announced in many small messag
   CHECK(count(a, Verdict::stored) == 32);
 }
 
+TEST_CASE_FIXTURE(StoreFixture, "a rank that only reads has no share of a put's copies") {
+  start();
+  const PoolId kv = pool("kv", 1, 4096, HitPolicy::every_page(), 2);
+  const SenderId a = rank(0, {{kv, 0}});
+  store->client_joined(900, 9, now);
+  store->attach(AttachSender{9000, 900, 9, false}, now);
+  store->attach_pool(AttachPool{9000, ns, kv, 0, true}, now);
+  put(batch(a, kv, 0, 0, 8));
+  CHECK(inbox[a].grants.size() == 8);
+  land_all();
+  // Nor does it take one along when it goes.
+  store->attach_pool(AttachPool{9000, ns, kv, 0, false}, now);
+  store->detach(9000, true, now, actions);
+  collect();
+  rank(1, {{kv, 0}});
+  put(batch(a, kv, 0, 100, 8));
+  CHECK(inbox[a].grants.size() == 4);
+  land_all();
+}
+
 TEST_CASE_FIXTURE(StoreFixture, "a wrong size is that sender's conflict and nobody else's, an unknown pool or shard is rejected") {
   start();
   const PoolId kv = pool("kv", 1, 4096, HitPolicy::every_page(), 8);
