@@ -204,6 +204,52 @@ kvonce_reason kvonce_runtime_clients(const kvonce_runtime* runtime, kvonce_clien
   });
 }
 
+kvonce_reason kvonce_runtime_report(kvonce_runtime* runtime, const char* label, const kvonce_counter* counters, size_t count,
+                                    kvonce_error* error) {
+  return guarded(error, [&]() -> Error {
+    if (Error wrong = check(runtime, "runtime")) return wrong;
+    if (label == nullptr) return null("report's label");
+    if (count > kMaxReportCounters)
+      return {Reason::too_many,
+              "report: " + std::to_string(count) + " counters: must be at most " + std::to_string(kMaxReportCounters)};
+    if (counters == nullptr && count != 0) return bad("report: the counters are NULL");
+    std::vector<std::pair<std::string, std::uint64_t>> told;
+    told.reserve(count);
+    for (std::size_t i = 0; i < count; ++i) {
+      if (counters[i].name == nullptr) return bad("report: the name of counter " + std::to_string(i) + " is NULL");
+      told.emplace_back(counters[i].name, counters[i].value);
+    }
+    return runtime->runtime->report(label, std::move(told));
+  });
+}
+
+kvonce_reason kvonce_runtime_reports(const kvonce_runtime* runtime, kvonce_reported* reported, size_t capacity, size_t* count,
+                                     kvonce_error* error) {
+  return guarded(error, [&]() -> Error {
+    if (Error wrong = check(runtime, "runtime")) return wrong;
+    const auto list = runtime->runtime->clients();
+    if (!list) return list.error;
+    struct Told {
+      const ClientInfo* client;
+      const std::string* label;
+      const std::pair<std::string, std::uint64_t>* counter;
+    };
+    std::vector<Told> all;
+    for (const ClientInfo& client : list.value)
+      for (const ClientReport& report : client.reports)
+        for (const auto& counter : report.counters) all.push_back({&client, &report.label, &counter});
+    return copy_list(all, reported, capacity, count, [&](const Told& from, kvonce_reported* to) {
+      *to = {};
+      copy_text(to->engine_id, sizeof to->engine_id, from.client->engine_id);
+      copy_text(to->label, sizeof to->label, *from.label);
+      copy_text(to->name, sizeof to->name, from.counter->first);
+      to->value = from.counter->second;
+      to->pid = from.client->pid;
+      to->client = static_cast<std::uint32_t>(from.client - list.value.data());
+    });
+  });
+}
+
 kvonce_reason kvonce_runtime_stats(const kvonce_runtime* runtime, kvonce_stats* stats, kvonce_error* error) {
   return guarded(error, [&]() -> Error {
     if (Error wrong = check_open(runtime)) return wrong;
@@ -294,6 +340,13 @@ kvonce_reason kvonce_namespace_open(kvonce_runtime* runtime, const char* text, u
 
 kvonce_reason kvonce_namespace_find(kvonce_runtime* runtime, const char* text, uint32_t* ns, kvonce_error* error) {
   return guarded(error, [&] { return open_namespace(runtime, text, ns, true); });
+}
+
+kvonce_reason kvonce_namespace_close(kvonce_runtime* runtime, uint32_t ns, kvonce_error* error) {
+  return guarded(error, [&]() -> Error {
+    if (Error wrong = check(runtime, "runtime")) return wrong;
+    return runtime->runtime->close_namespace({ns});
+  });
 }
 
 kvonce_reason kvonce_namespace_pools(const kvonce_runtime* runtime, uint32_t ns, kvonce_known_pool* pools, size_t capacity,
