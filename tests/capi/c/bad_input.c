@@ -144,6 +144,64 @@ static void wrong_sizes(fixture* f) {
   CHECK(more.stats.announced_items >= 1);
 }
 
+/* Every number that has a range reaches the field of its name: out of range it is refused by that name. */
+static void wrong_options(void) {
+#define FIELD(field, name) \
+  { name " is ", offsetof(kvonce_runtime_options, field), sizeof(((kvonce_runtime_options*)NULL)->field) }
+  static const struct {
+    const char* told;
+    size_t at, bytes;
+  } fields[] = {
+      FIELD(connect_timeout_ms, "connect_timeout"),
+      FIELD(engine_grace_ms, "engine_grace"),
+      FIELD(auto_idle_ms, "auto_idle"),
+      FIELD(grant_base_ms, "grant_base"),
+      FIELD(verify_window_ms, "verify_window"),
+      FIELD(lease_time_ms, "lease_time"),
+      FIELD(auto_bytes, "auto_bytes"),
+      FIELD(arena_bytes, "arena_bytes"),
+      FIELD(capacity_bytes, "capacity_bytes"),
+      FIELD(index_pages, "index_pages"),
+      FIELD(window_bytes, "window_bytes"),
+      FIELD(least_rate, "least_rate"),
+      FIELD(leased_bytes, "leased_bytes"),
+      FIELD(inline_copy_bytes, "inline_copy_bytes"),
+      FIELD(max_clients, "max_clients"),
+      FIELD(partitions, "partitions"),
+      FIELD(ghost_entries, "ghost_entries"),
+      FIELD(conflict_limit, "conflict_limit"),
+      FIELD(leased_stops, "leased_stops"),
+      FIELD(scheduler_threads, "scheduler_threads"),
+      FIELD(mover_threads, "mover_threads"),
+  };
+#undef FIELD
+  kvonce_runtime_options options;
+  kvonce_runtime* runtime = NULL;
+  for (size_t i = 0; i < sizeof fields / sizeof fields[0]; ++i) {
+    kvonce_runtime_options_init(&options);
+    options.engine_id = "x";
+    memset((char*)&options + fields[i].at, 0xff, fields[i].bytes);
+    EXPECT(BAD, fields[i].told, kvonce_runtime_start(&options, &runtime, &last_error));
+  }
+  kvonce_runtime_options_init(&options);
+  options.engine_id = "x";
+  options.numa_node = -2;
+  EXPECT(BAD, "numa_node is -2", kvonce_runtime_start(&options, &runtime, &last_error));
+  options.numa_node = -1;
+  options.read_only = 1;
+  EXPECT(BAD, "read_only", kvonce_runtime_start(&options, &runtime, &last_error));
+  options.read_only = 0;
+  options.serve = "s";
+  EXPECT(BAD, "serve is 's'", kvonce_runtime_start(&options, &runtime, &last_error));
+  options.serve = NULL;
+  options.policy = "p";
+  EXPECT(BAD, "policy is 'p'", kvonce_runtime_start(&options, &runtime, &last_error));
+  options.policy = NULL;
+  options.copy_kernel = "k";
+  EXPECT(BAD, "copy_kernel is 'k'", kvonce_runtime_start(&options, &runtime, &last_error));
+  CHECK(runtime == NULL);
+}
+
 static void wrong_batches(fixture* f) {
   static kvonce_page pages[KVONCE_BATCH_MAX + 1];
   static kvonce_item items[KVONCE_BATCH_MAX + 1];
@@ -314,6 +372,7 @@ void test_bad_input(void) {
   fixture_start(&f);
   null_handles(&f);
   wrong_sizes(&f);
+  wrong_options();
   wrong_batches(&f);
   wrong_descriptions(&f);
   wrong_reports(&f);
