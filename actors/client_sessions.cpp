@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "messages/frames.hpp"
+#include "messages/report_rules.hpp"
 
 namespace kvonce::actors {
 
@@ -293,14 +294,7 @@ bool ClientSessions::take_question(Session& session, const FrameHead& head, std:
 
 bool ClientSessions::take_report(Session& session, std::string_view payload) {
   messages::Report report;
-  if (!messages::decode(payload, report) || report.label.size() > kMaxReportLabelBytes || report.counters.size() > kMaxReportCounters)
-    return false;
-  const auto printable = [](std::string_view text) {
-    return std::none_of(text.begin(), text.end(), [](char c) { return c < ' ' || c > '~'; });
-  };
-  if (!printable(report.label)) return false;
-  for (const auto& counter : report.counters)
-    if (!printable(counter.name) || counter.name.empty() || counter.name.size() > kMaxReportNameBytes) return false;
+  if (!messages::decode(payload, report) || messages::check_report(report)) return false;
   const std::lock_guard lock(mutex_);
   if (report.counters.empty()) {
     session.reports.erase(report.label);

@@ -10,85 +10,82 @@ using namespace kvonce::capi;  // NOLINT
 
 namespace {
 
+/// Calls `copy(field of the C options, field of the C++ config)` for each: the one list for both directions.
+template <class Options, class Config, class Copy>
+void each_field(Options& c, Config& cpp, const Copy& copy) {
+  copy(c.engine_id, cpp.engine_id);
+  copy(c.store, cpp.store);
+  copy(c.serve, cpp.serve);
+  copy(c.serve_group, cpp.serve_group);
+  copy(c.arena_file, cpp.arena_file);
+  copy(c.kvonced_path, cpp.kvonced_path);
+  copy(c.policy, cpp.policy);
+  copy(c.copy_kernel, cpp.copy_kernel);
+  copy(c.connect_timeout_ms, cpp.connect_timeout);
+  copy(c.engine_grace_ms, cpp.engine_grace);
+  copy(c.auto_idle_ms, cpp.auto_idle);
+  copy(c.grant_base_ms, cpp.grant_base);
+  copy(c.verify_window_ms, cpp.verify_window);
+  copy(c.lease_time_ms, cpp.lease_time);
+  copy(c.auto_bytes, cpp.auto_bytes);
+  copy(c.arena_bytes, cpp.arena_bytes);
+  copy(c.capacity_bytes, cpp.capacity_bytes);
+  copy(c.index_pages, cpp.index_pages);
+  copy(c.window_bytes, cpp.window_bytes);
+  copy(c.least_rate, cpp.least_rate);
+  copy(c.leased_bytes, cpp.leased_bytes);
+  copy(c.inline_copy_bytes, cpp.inline_copy_bytes);
+  copy(c.max_clients, cpp.max_clients);
+  copy(c.partitions, cpp.partitions);
+  copy(c.ghost_entries, cpp.ghost_entries);
+  copy(c.verify_sample, cpp.verify_sample);
+  copy(c.conflict_limit, cpp.conflict_limit);
+  copy(c.leased_stops, cpp.leased_stops);
+  copy(c.scheduler_threads, cpp.scheduler_threads);
+  copy(c.mover_threads, cpp.mover_threads);
+  copy(c.numa_node, cpp.numa_node);
+  copy(c.read_only, cpp.read_only);
+  copy(c.populate, cpp.populate);
+  copy(c.huge_pages, cpp.huge_pages);
+  copy(c.checksums, cpp.checksums);
+  copy(c.demote, cpp.demote);
+  copy(c.caller_runs, cpp.caller_runs);
+}
+
+struct ToOptions {
+  void operator()(const char*&, const std::string&) const {}  // NULL is the default
+  void operator()(std::uint64_t& to, std::chrono::milliseconds from) const { to = static_cast<std::uint64_t>(from.count()); }
+  void operator()(std::uint32_t& to, HugePages from) const { to = from.kind(); }
+  template <class To, class From>
+  void operator()(To& to, From from) const {
+    to = from;
+  }
+};
+
+struct ToConfig {
+  void operator()(const char* from, std::string& to) const {
+    if (from != nullptr) to = from;
+  }
+  void operator()(std::uint64_t from, std::chrono::milliseconds& to) const { to = to_ms(from); }
+  void operator()(std::uint32_t from, HugePages& to) const { to = static_cast<HugePages::Kind>(from); }
+  void operator()(std::uint32_t from, bool& to) const { to = from != 0; }
+  template <class Same>
+  void operator()(const Same& from, Same& to) const {
+    to = from;
+  }
+};
+
 kvonce_runtime_options default_options() {
   const RuntimeConfig from;
   kvonce_runtime_options to{};
   to.size = sizeof to;
-  const auto ms = [](std::chrono::milliseconds time) { return static_cast<std::uint64_t>(time.count()); };
-  to.connect_timeout_ms = ms(from.connect_timeout);
-  to.engine_grace_ms = ms(from.engine_grace);
-  to.auto_idle_ms = ms(from.auto_idle);
-  to.grant_base_ms = ms(from.grant_base);
-  to.verify_window_ms = ms(from.verify_window);
-  to.lease_time_ms = ms(from.lease_time);
-  to.auto_bytes = from.auto_bytes;
-  to.arena_bytes = from.arena_bytes;
-  to.capacity_bytes = from.capacity_bytes;
-  to.index_pages = from.index_pages;
-  to.window_bytes = from.window_bytes;
-  to.least_rate = from.least_rate;
-  to.leased_bytes = from.leased_bytes;
-  to.inline_copy_bytes = from.inline_copy_bytes;
-  to.max_clients = from.max_clients;
-  to.partitions = from.partitions;
-  to.ghost_entries = from.ghost_entries;
-  to.verify_sample = from.verify_sample;
-  to.conflict_limit = from.conflict_limit;
-  to.leased_stops = from.leased_stops;
-  to.scheduler_threads = from.scheduler_threads;
-  to.mover_threads = from.mover_threads;
-  to.numa_node = from.numa_node;
-  to.read_only = from.read_only;
-  to.populate = from.populate;
-  to.huge_pages = from.huge_pages.kind();
-  to.checksums = from.checksums;
-  to.demote = from.demote;
-  to.caller_runs = from.caller_runs;
+  each_field(to, from, ToOptions{});
   return to;
 }
 
 RuntimeConfig to_config(const kvonce_runtime_options& from) {
   RuntimeConfig to;
-  const auto text = [](const char* given, std::string* field) {
-    if (given != nullptr) *field = given;
-  };
-  text(from.engine_id, &to.engine_id);
-  text(from.store, &to.store);
-  text(from.serve, &to.serve);
-  text(from.serve_group, &to.serve_group);
-  text(from.arena_file, &to.arena_file);
-  text(from.kvonced_path, &to.kvonced_path);
-  text(from.policy, &to.policy);
-  text(from.copy_kernel, &to.copy_kernel);
-  to.connect_timeout = to_ms(from.connect_timeout_ms);
-  to.engine_grace = to_ms(from.engine_grace_ms);
-  to.auto_idle = to_ms(from.auto_idle_ms);
-  to.grant_base = to_ms(from.grant_base_ms);
-  to.verify_window = to_ms(from.verify_window_ms);
-  to.lease_time = to_ms(from.lease_time_ms);
-  to.auto_bytes = from.auto_bytes;
-  to.arena_bytes = from.arena_bytes;
-  to.capacity_bytes = from.capacity_bytes;
-  to.index_pages = from.index_pages;
-  to.window_bytes = from.window_bytes;
-  to.least_rate = from.least_rate;
-  to.leased_bytes = from.leased_bytes;
-  to.inline_copy_bytes = from.inline_copy_bytes;
-  to.max_clients = from.max_clients;
-  to.partitions = from.partitions;
-  to.ghost_entries = from.ghost_entries;
-  to.verify_sample = from.verify_sample;
-  to.conflict_limit = from.conflict_limit;
-  to.leased_stops = from.leased_stops;
-  to.scheduler_threads = from.scheduler_threads;
-  to.mover_threads = from.mover_threads;
-  to.numa_node = from.numa_node;
-  to.read_only = from.read_only != 0;
-  to.populate = from.populate != 0;
-  to.huge_pages = static_cast<HugePages::Kind>(from.huge_pages);
-  to.checksums = from.checksums != 0;
-  to.demote = from.demote != 0;
-  to.caller_runs = from.caller_runs != 0;
+  each_field(from, to, ToConfig{});
   return to;
 }
 
@@ -204,6 +201,52 @@ kvonce_reason kvonce_runtime_clients(const kvonce_runtime* runtime, kvonce_clien
   });
 }
 
+kvonce_reason kvonce_runtime_report(kvonce_runtime* runtime, const char* label, const kvonce_counter* counters, size_t count,
+                                    kvonce_error* error) {
+  return guarded(error, [&]() -> Error {
+    if (Error wrong = check(runtime, "runtime")) return wrong;
+    if (label == nullptr) return null("report's label");
+    if (count > kMaxReportCounters)
+      return {Reason::too_many,
+              "report: " + std::to_string(count) + " counters: must be at most " + std::to_string(kMaxReportCounters)};
+    if (counters == nullptr && count != 0) return bad("report: the counters are NULL");
+    std::vector<std::pair<std::string, std::uint64_t>> told;
+    told.reserve(count);
+    for (std::size_t i = 0; i < count; ++i) {
+      if (counters[i].name == nullptr) return bad("report: the name of counter " + std::to_string(i) + " is NULL");
+      told.emplace_back(counters[i].name, counters[i].value);
+    }
+    return runtime->runtime->report(label, std::move(told));
+  });
+}
+
+kvonce_reason kvonce_runtime_reports(const kvonce_runtime* runtime, kvonce_reported* reported, size_t capacity, size_t* count,
+                                     kvonce_error* error) {
+  return guarded(error, [&]() -> Error {
+    if (Error wrong = check(runtime, "runtime")) return wrong;
+    const auto list = runtime->runtime->clients();
+    if (!list) return list.error;
+    struct Told {
+      const ClientInfo* client;
+      const std::string* label;
+      const std::pair<std::string, std::uint64_t>* counter;
+    };
+    std::vector<Told> all;
+    for (const ClientInfo& client : list.value)
+      for (const ClientReport& report : client.reports)
+        for (const auto& counter : report.counters) all.push_back({&client, &report.label, &counter});
+    return copy_list(all, reported, capacity, count, [&](const Told& from, kvonce_reported* to) {
+      *to = {};
+      copy_text(to->engine_id, sizeof to->engine_id, from.client->engine_id);
+      copy_text(to->label, sizeof to->label, *from.label);
+      copy_text(to->name, sizeof to->name, from.counter->first);
+      to->value = from.counter->second;
+      to->pid = from.client->pid;
+      to->client = static_cast<std::uint32_t>(from.client - list.value.data());
+    });
+  });
+}
+
 kvonce_reason kvonce_runtime_stats(const kvonce_runtime* runtime, kvonce_stats* stats, kvonce_error* error) {
   return guarded(error, [&]() -> Error {
     if (Error wrong = check_open(runtime)) return wrong;
@@ -294,6 +337,13 @@ kvonce_reason kvonce_namespace_open(kvonce_runtime* runtime, const char* text, u
 
 kvonce_reason kvonce_namespace_find(kvonce_runtime* runtime, const char* text, uint32_t* ns, kvonce_error* error) {
   return guarded(error, [&] { return open_namespace(runtime, text, ns, true); });
+}
+
+kvonce_reason kvonce_namespace_close(kvonce_runtime* runtime, uint32_t ns, kvonce_error* error) {
+  return guarded(error, [&]() -> Error {
+    if (Error wrong = check(runtime, "runtime")) return wrong;
+    return runtime->runtime->close_namespace({ns});
+  });
 }
 
 kvonce_reason kvonce_namespace_pools(const kvonce_runtime* runtime, uint32_t ns, kvonce_known_pool* pools, size_t capacity,

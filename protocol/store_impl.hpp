@@ -325,7 +325,8 @@ struct StoreCore::Impl {
 
   // -- puts (store_put.cpp) --------------------------------------------------------------------------------------------
   void put(const PutBatch& batch, Time now, StoreActions& out);
-  void put_item(const PutBatch& batch, const PutItem& item, std::uint32_t sender, Time now, StoreActions& out);
+  /// `accepted`: the batch's namespace takes objects (Catalog::accepts).
+  void put_item(const PutBatch& batch, const PutItem& item, std::uint32_t sender, bool accepted, Time now, StoreActions& out);
   RecordId record_for(const PutBatch& batch, std::uint32_t page, Time now, StoreActions& out);
   void announce_stored(const Waiter& waiter, RecordId record, const PageIndex::MemberRef& member, const PutBatch& batch,
                        const PutItem& item, Time now, StoreActions& out);

@@ -42,6 +42,7 @@ void StoreCore::Impl::put(const PutBatch& batch, Time now, StoreActions& out) {
     own.window = std::min(config.window_bytes, (own.open_bytes + waiting + bytes) / ranks);
   }
   for (std::size_t i = 0; i < batch.pages.size() && i < kPrefetchAhead; ++i) index.prefetch(batch.ns, batch.pages[i].hash);
+  const bool accepted = catalog.accepts(batch.ns);
   std::uint32_t prefetched = 0;
   for (const PutItem& item : batch.items) {
     // Records of the pages to come are fetched while this one is worked on.
@@ -50,7 +51,7 @@ void StoreCore::Impl::put(const PutBatch& batch, Time now, StoreActions& out) {
       if (prefetched + kPrefetchAhead < batch.pages.size()) index.prefetch(batch.ns, batch.pages[prefetched + kPrefetchAhead].hash);
       index.prefetch_record(batch.ns, batch.pages[prefetched].hash);
     }
-    put_item(batch, item, sender, now, out);
+    put_item(batch, item, sender, accepted, now, out);
   }
   touch_chain(batch);
   pump(sender, now, out);
@@ -107,14 +108,15 @@ RecordId StoreCore::Impl::record_for(const PutBatch& batch, std::uint32_t page, 
   return known;
 }
 
-void StoreCore::Impl::put_item(const PutBatch& batch, const PutItem& item, std::uint32_t sender, Time now, StoreActions& out) {
+void StoreCore::Impl::put_item(const PutBatch& batch, const PutItem& item, std::uint32_t sender, bool accepted, Time now,
+                               StoreActions& out) {
   Sender& s = senders[sender];
   ++stats.announced_items;
   stats.announced_bytes += item.bytes;
   const Waiter waiter{sender, item.item, batch.batch, batch.level, false};
   ++s.open_items;
   ++s.use->open_items;
-  if (!catalog.accepts(batch.ns)) return answer(waiter, Verdict::rejected, Reason::unknown_namespace);
+  if (!accepted) return answer(waiter, Verdict::rejected, Reason::unknown_namespace);
   const PoolInfo* info = catalog.find_pool(batch.ns, item.pool);
   if (info == nullptr || info->size != PoolInfo::Size::known) return answer(waiter, Verdict::rejected, Reason::unknown_pool);
   if (info->demoted || item.generation != info->generation) return redirect(waiter, batch.ns, item.pool);

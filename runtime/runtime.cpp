@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "messages/frames.hpp"
+#include "messages/report_rules.hpp"
 #include "protocol/epoch_book.hpp"
 #include "protocol/shard_key_core.hpp"
 #include "runtime/connection.hpp"
@@ -512,19 +513,10 @@ Result<std::vector<ClientInfo>> Runtime::clients() const {
 }
 
 Error Runtime::report(std::string_view label, std::vector<std::pair<std::string, std::uint64_t>> counters) {
-  const auto unprintable = [](std::string_view text) {
-    return std::any_of(text.begin(), text.end(), [](char c) { return c < ' ' || c > '~'; });
-  };
-  if (label.size() > kMaxReportLabelBytes || unprintable(label))
-    return bad("report: the label has " + std::to_string(label.size()) + " bytes: must be at most 255, all printable ASCII");
-  if (counters.size() > kMaxReportCounters)
-    return {Reason::too_many, "report: " + std::to_string(counters.size()) + " counters: must be at most " + std::to_string(kMaxReportCounters)};
   messages::Report report{std::string(label), {}};
-  for (auto& [name, value] : counters) {
-    if (name.empty() || name.size() > kMaxReportNameBytes || unprintable(name))
-      return bad("report: the name of a counter has " + std::to_string(name.size()) + " bytes: must be 1 to 64, all printable ASCII");
-    report.counters.push_back({std::move(name), value});
-  }
+  report.counters.reserve(counters.size());
+  for (auto& [name, value] : counters) report.counters.push_back({std::move(name), value});
+  if (Error error = messages::check_report(report)) return error;
   runtime::Core& core = *impl_->core;
   const Call call(core);
   if (call.error) return call.error;

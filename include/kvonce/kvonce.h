@@ -12,7 +12,8 @@
  *
  * Handles: opaque pointers, made by _start, _create, _add or a call, ended by _free (NULL: no effect), not to be used after it.
  * What was made of a runtime may outlive it: ranks answer `closed` then, operations are done and keep their results; queues and
- * events belong to no runtime. Numbers (namespaces, groups, pools) are good for the life of their runtime or rank.
+ * events belong to no runtime. Numbers (namespaces, groups, pools) are good for the life of their runtime or rank, or until they
+ * are closed or unregistered.
  *
  * Results: are copied into memory of the caller. Lists are asked with a capacity: at most so many entries are written, `count`
  * (may be NULL) tells how many there are. Texts in results end with a zero byte and are cut at the stated size.
@@ -102,8 +103,10 @@ typedef enum kvonce_memory { KVONCE_MEMORY_HOST = 0, KVONCE_MEMORY_HIP = 1 } kvo
 
 #define KVONCE_BATCH_MAX 65536U /* pages, and items, of one call */
 #define KVONCE_EVERY_LAYER 0xffffffffU
-#define KVONCE_NO_TIMEOUT UINT64_MAX /* of waits: until the operation's own deadline */
-#define KVONCE_NAME_BYTES 256        /* of texts in results, the zero byte included */
+#define KVONCE_NO_TIMEOUT UINT64_MAX   /* of waits: until the operation's own deadline */
+#define KVONCE_NAME_BYTES 256          /* of texts in results, the zero byte included */
+#define KVONCE_REPORT_COUNTERS_MAX 64U /* of one kvonce_runtime_report */
+#define KVONCE_REPORT_LABELS_MAX 8U    /* of one process */
 #define KVONCE_TEXT_BYTES 1020
 
 /* Static texts such as "already_stored"; of an unknown number "?". */
@@ -220,6 +223,32 @@ typedef struct kvonce_client {
 KVONCE_C_API kvonce_reason kvonce_runtime_clients(const kvonce_runtime* runtime, kvonce_client* clients, size_t capacity,
                                                   size_t* count, kvonce_error* error);
 
+/* One counter that a process has told of itself. */
+typedef struct kvonce_counter {
+  const char* name; /* 1 to 64 bytes of printable ASCII */
+  uint64_t value;
+} kvonce_counter;
+/* Gives counters of this process to the store, for kvonce_runtime_reports and `kvonce stat` to show. They replace those of the
+ * same label (0 to 255 bytes of printable ASCII, say "rank 3"), and go with the connection: tell them again from time to time. 0
+ * counters: the label is forgotten. More than KVONCE_REPORT_COUNTERS_MAX counters or KVONCE_REPORT_LABELS_MAX labels: `too_many`.
+ * Sends, and waits for nothing; `store_lost` while the store is. An embedded store, which only its own process asks, keeps none.
+ */
+KVONCE_C_API kvonce_reason kvonce_runtime_report(kvonce_runtime* runtime, const char* label, const kvonce_counter* counters,
+                                                 size_t count, kvonce_error* error);
+
+typedef struct kvonce_reported {
+  char engine_id[KVONCE_NAME_BYTES];
+  char label[KVONCE_NAME_BYTES];
+  char name[KVONCE_NAME_BYTES];
+  uint64_t value;
+  uint32_t pid;
+  uint32_t client; /* its place in the list of kvonce_runtime_clients that this was taken from */
+} kvonce_reported;
+/* The counters of all processes that are connected to the store: by client, label, and in the order that each was told in. Those
+ * of clients at the end are left out where the list becomes too long. */
+KVONCE_C_API kvonce_reason kvonce_runtime_reports(const kvonce_runtime* runtime, kvonce_reported* reported, size_t capacity,
+                                                  size_t* count, kvonce_error* error);
+
 /* As kvonce::Stats: counters since the start unless named _now; bytes are payload bytes unless said. */
 typedef struct kvonce_stats {
   size_t size;
@@ -266,6 +295,11 @@ KVONCE_C_API kvonce_reason kvonce_runtime_epoch(kvonce_runtime* runtime, const c
 KVONCE_C_API kvonce_reason kvonce_namespace_open(kvonce_runtime* runtime, const char* text, uint32_t* ns, kvonce_error* error);
 /* One that nobody has opened is unknown_namespace, and is not made. */
 KVONCE_C_API kvonce_reason kvonce_namespace_find(kvonce_runtime* runtime, const char* text, uint32_t* ns, kvonce_error* error);
+/* This process uses the namespace no more; to be called as often as it was opened or found here. After the last time its number
+ * and the groups made of it mean nothing; `busy` while pools of ranks are registered in it. What is stored stays. A store has
+ * room for 1,024 namespaces: when a new one needs the place, the one goes, with its objects, that no connected process has had
+ * open for longest. `unknown_namespace`: not open here. Answers within 10 s, also while the store is lost. */
+KVONCE_C_API kvonce_reason kvonce_namespace_close(kvonce_runtime* runtime, uint32_t ns, kvonce_error* error);
 
 typedef struct kvonce_known_pool {
   char name[KVONCE_NAME_BYTES];

@@ -77,6 +77,9 @@ KVONCE_SAME(KVONCE_STORE_EVENT_REMOVED, StoreEvent::Kind::removed);
 KVONCE_SAME(KVONCE_MEMORY_HOST, MemoryKind::host);
 KVONCE_SAME(KVONCE_MEMORY_HIP, MemoryKind::hip);
 static_assert(KVONCE_BATCH_MAX == kvonce::kMaxBatchItems);
+static_assert(KVONCE_REPORT_COUNTERS_MAX == kvonce::kMaxReportCounters);
+static_assert(KVONCE_REPORT_LABELS_MAX == kvonce::kMaxReportsPerClient);
+static_assert(KVONCE_NAME_BYTES > kvonce::kMaxReportLabelBytes && KVONCE_NAME_BYTES > kvonce::kMaxReportNameBytes);
 
 // No versioned struct ends in bytes that a later field could fill without making it larger.
 template <class T, class Last>
@@ -92,6 +95,7 @@ static_assert(ends_with<kvonce_lookup_options, std::uint64_t>(offsetof(kvonce_lo
 static_assert(ends_with<kvonce_store_start, char[KVONCE_TEXT_BYTES + 4]>(offsetof(kvonce_store_start, why_cold)));
 static_assert(ends_with<kvonce_stats, std::uint64_t>(offsetof(kvonce_stats, events_dropped)));
 static_assert(ends_with<kvonce_lookup_result, char[KVONCE_NAME_BYTES]>(offsetof(kvonce_lookup_result, missing_pool)));
+static_assert(sizeof(kvonce_counter) == 16 && sizeof(kvonce_reported) == 3 * KVONCE_NAME_BYTES + 16);
 static_assert(sizeof(kvonce_error) == 1024 && sizeof(kvonce_item) == 16 && sizeof(kvonce_put_result) == 8);
 
 }  // namespace

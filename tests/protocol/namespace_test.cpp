@@ -115,8 +115,8 @@ TEST_CASE("a retired namespace takes nothing in, empties itself, and its pages a
   REQUIRE(running.size() == 1);
   f.retire(old);
   CHECK(f.count(rank, Verdict::rejected, Reason::removed) == 1);
-  f.put(f.batch(rank, kv, 0, 30, 1));
-  CHECK(f.count(rank, Verdict::rejected, Reason::unknown_namespace) == 1);
+  f.put(f.batch(rank, kv, 0, 30, 3));
+  CHECK(f.count(rank, Verdict::rejected, Reason::unknown_namespace) == 3);
   CHECK(f.lookup(group, 0, 5).error == Reason::unknown_namespace);
   f.step_all();
   CHECK(f.store->stats().objects_now == 0);

@@ -22,6 +22,9 @@ static void null_handles(fixture* f) {
   EXPECT(BAD, "runtime is NULL", kvonce_runtime_drain(NULL, 1, &last_error));
   EXPECT(BAD, "runtime is NULL", kvonce_runtime_stats(NULL, &stats, &last_error));
   EXPECT(BAD, "runtime is NULL", kvonce_runtime_clients(NULL, NULL, 0, &count, &last_error));
+  EXPECT(BAD, "runtime is NULL", kvonce_runtime_report(NULL, "x", NULL, 0, &last_error));
+  EXPECT(BAD, "runtime is NULL", kvonce_runtime_reports(NULL, NULL, 0, &count, &last_error));
+  EXPECT(BAD, "runtime is NULL", kvonce_namespace_close(NULL, 0, &last_error));
   EXPECT(BAD, "runtime is NULL", kvonce_runtime_subscribe(NULL, NULL, NULL, &last_error));
   EXPECT(BAD, "runtime is NULL", kvonce_runtime_epoch(NULL, "w", 0, value, &last_error));
   EXPECT(BAD, "runtime is NULL", kvonce_lookup(NULL, f->group, &page, 1, NULL, &operation, &last_error));
@@ -74,6 +77,9 @@ static void null_handles(fixture* f) {
   EXPECT(BAD, "lease is NULL", kvonce_load(f->rank, NULL, &page, 1, &item, 1, NULL, &operation, &last_error));
   EXPECT(BAD, "answer's place is NULL", kvonce_exists(f->runtime, f->group, "kv", 0, &page, 1, NULL, &last_error));
   EXPECT(BAD, "pool's name is NULL", kvonce_exists(f->runtime, f->group, NULL, 0, &page, 1, &found, &last_error));
+  EXPECT(BAD, "label is NULL", kvonce_runtime_report(f->runtime, NULL, NULL, 0, &last_error));
+  EXPECT(BAD, "counters are NULL", kvonce_runtime_report(f->runtime, "x", NULL, 1, &last_error));
+  EXPECT(BAD, "list is NULL", kvonce_runtime_reports(f->runtime, NULL, 1, &count, &last_error));
   EXPECT(BAD, "list is NULL", kvonce_namespace_pools(f->runtime, f->ns, NULL, 1, &count, &last_error));
   EXPECT(BAD, "epoch's name is NULL", kvonce_runtime_epoch(f->runtime, NULL, 0, value, &last_error));
   /* Nothing was touched, and no error's place is no crash. */
@@ -136,6 +142,64 @@ static void wrong_sizes(fixture* f) {
   CHECK(more.later == 0);
   CHECK(more.stats.size == sizeof more);
   CHECK(more.stats.announced_items >= 1);
+}
+
+/* Every number that has a range reaches the field of its name: out of range it is refused by that name. */
+static void wrong_options(void) {
+#define FIELD(field, name) \
+  { name " is ", offsetof(kvonce_runtime_options, field), sizeof(((kvonce_runtime_options*)NULL)->field) }
+  static const struct {
+    const char* told;
+    size_t at, bytes;
+  } fields[] = {
+      FIELD(connect_timeout_ms, "connect_timeout"),
+      FIELD(engine_grace_ms, "engine_grace"),
+      FIELD(auto_idle_ms, "auto_idle"),
+      FIELD(grant_base_ms, "grant_base"),
+      FIELD(verify_window_ms, "verify_window"),
+      FIELD(lease_time_ms, "lease_time"),
+      FIELD(auto_bytes, "auto_bytes"),
+      FIELD(arena_bytes, "arena_bytes"),
+      FIELD(capacity_bytes, "capacity_bytes"),
+      FIELD(index_pages, "index_pages"),
+      FIELD(window_bytes, "window_bytes"),
+      FIELD(least_rate, "least_rate"),
+      FIELD(leased_bytes, "leased_bytes"),
+      FIELD(inline_copy_bytes, "inline_copy_bytes"),
+      FIELD(max_clients, "max_clients"),
+      FIELD(partitions, "partitions"),
+      FIELD(ghost_entries, "ghost_entries"),
+      FIELD(conflict_limit, "conflict_limit"),
+      FIELD(leased_stops, "leased_stops"),
+      FIELD(scheduler_threads, "scheduler_threads"),
+      FIELD(mover_threads, "mover_threads"),
+  };
+#undef FIELD
+  kvonce_runtime_options options;
+  kvonce_runtime* runtime = NULL;
+  for (size_t i = 0; i < sizeof fields / sizeof fields[0]; ++i) {
+    kvonce_runtime_options_init(&options);
+    options.engine_id = "x";
+    memset((char*)&options + fields[i].at, 0xff, fields[i].bytes);
+    EXPECT(BAD, fields[i].told, kvonce_runtime_start(&options, &runtime, &last_error));
+  }
+  kvonce_runtime_options_init(&options);
+  options.engine_id = "x";
+  options.numa_node = -2;
+  EXPECT(BAD, "numa_node is -2", kvonce_runtime_start(&options, &runtime, &last_error));
+  options.numa_node = -1;
+  options.read_only = 1;
+  EXPECT(BAD, "read_only", kvonce_runtime_start(&options, &runtime, &last_error));
+  options.read_only = 0;
+  options.serve = "s";
+  EXPECT(BAD, "serve is 's'", kvonce_runtime_start(&options, &runtime, &last_error));
+  options.serve = NULL;
+  options.policy = "p";
+  EXPECT(BAD, "policy is 'p'", kvonce_runtime_start(&options, &runtime, &last_error));
+  options.policy = NULL;
+  options.copy_kernel = "k";
+  EXPECT(BAD, "copy_kernel is 'k'", kvonce_runtime_start(&options, &runtime, &last_error));
+  CHECK(runtime == NULL);
 }
 
 static void wrong_batches(fixture* f) {
@@ -213,6 +277,7 @@ static void wrong_descriptions(fixture* f) {
   group.pools = &kv;
   EXPECT(KVONCE_REASON_UNKNOWN_NAMESPACE, "99", kvonce_group_register(f->runtime, 99, &group, &number, &last_error));
   EXPECT(KVONCE_REASON_UNKNOWN_NAMESPACE, "99", kvonce_namespace_pools(f->runtime, 99, NULL, 0, NULL, &last_error));
+  EXPECT(KVONCE_REASON_UNKNOWN_NAMESPACE, "99", kvonce_namespace_close(f->runtime, 99, &last_error));
   EXPECT(KVONCE_REASON_UNKNOWN_NAMESPACE, "nobody", kvonce_namespace_find(f->runtime, "nobody", &number, &last_error));
 
   kvonce_rank* rank = NULL;
@@ -258,6 +323,27 @@ static void wrong_descriptions(fixture* f) {
   EXPECT(BAD, "299 bytes", kvonce_runtime_epoch(f->runtime, long_name, 0, value, &last_error));
 }
 
+static void wrong_reports(fixture* f) {
+  kvonce_counter counters[2] = {{"asked", 1}, {NULL, 2}};
+  EXPECT(BAD, "counter 1 is NULL", kvonce_runtime_report(f->runtime, "x", counters, 2, &last_error));
+  counters[1].name = "";
+  EXPECT(BAD, "0 bytes", kvonce_runtime_report(f->runtime, "x", counters, 2, &last_error));
+  counters[1].name = "two\nlines";
+  EXPECT(BAD, "printable", kvonce_runtime_report(f->runtime, "x", counters, 2, &last_error));
+  EXPECT(BAD, "printable", kvonce_runtime_report(f->runtime, "\xc3\xa9", counters, 1, &last_error));
+  char text[257];
+  memset(text, 'x', 256);
+  text[256] = 0;
+  EXPECT(BAD, "256 bytes", kvonce_runtime_report(f->runtime, text, counters, 1, &last_error));
+  EXPECT(KVONCE_REASON_TOO_MANY, "65 counters",
+         kvonce_runtime_report(f->runtime, "x", counters, KVONCE_REPORT_COUNTERS_MAX + 1, &last_error));
+  for (unsigned i = 0; i <= KVONCE_REPORT_LABELS_MAX; ++i) {
+    snprintf(text, sizeof text, "label %u", i);
+    if (i < KVONCE_REPORT_LABELS_MAX) OK(kvonce_runtime_report(f->runtime, text, counters, 1, &last_error));
+    else EXPECT(KVONCE_REASON_TOO_MANY, "'label 8'", kvonce_runtime_report(f->runtime, text, counters, 1, &last_error));
+  }
+}
+
 static void long_texts(fixture* f) {
   /* A sentence with a whole namespace text in it is cut, and ends. */
   char text[5000];
@@ -286,8 +372,10 @@ void test_bad_input(void) {
   fixture_start(&f);
   null_handles(&f);
   wrong_sizes(&f);
+  wrong_options();
   wrong_batches(&f);
   wrong_descriptions(&f);
+  wrong_reports(&f);
   long_texts(&f);
   /* After all of that the fixture works. */
   put_pages(&f, ROWS);

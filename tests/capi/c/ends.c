@@ -26,6 +26,7 @@ static void all_closed(fixture* f, kvonce_operation* operation, const char* part
   EXPECT(CLOSED, part, kvonce_namespace_open(f->runtime, "x", &number, &last_error));
   EXPECT(CLOSED, part, kvonce_namespace_find(f->runtime, "x", &number, &last_error));
   EXPECT(CLOSED, part, kvonce_namespace_pools(f->runtime, f->ns, NULL, 0, NULL, &last_error));
+  EXPECT(CLOSED, part, kvonce_namespace_close(f->runtime, f->ns, &last_error));
   EXPECT(CLOSED, part, kvonce_group_register(f->runtime, f->ns, &group, &number, &last_error));
   EXPECT(CLOSED, part, kvonce_rank_add(f->runtime, f->group, &alone, &rank, &last_error));
   EXPECT(CLOSED, part, kvonce_lookup(f->runtime, f->group, &page, 1, NULL, &none, &last_error));
@@ -40,6 +41,8 @@ static void all_closed(fixture* f, kvonce_operation* operation, const char* part
   EXPECT(CLOSED, part, kvonce_flush(f->runtime, 0, 0, NULL, &none, &last_error));
   EXPECT(CLOSED, part, kvonce_runtime_epoch(f->runtime, "w", 0, value, &last_error));
   EXPECT(CLOSED, part, kvonce_runtime_clients(f->runtime, NULL, 0, NULL, &last_error));
+  EXPECT(CLOSED, part, kvonce_runtime_report(f->runtime, "x", NULL, 0, &last_error));
+  EXPECT(CLOSED, part, kvonce_runtime_reports(f->runtime, NULL, 0, NULL, &last_error));
   EXPECT(CLOSED, part, kvonce_runtime_stats(f->runtime, &stats, &last_error));
   EXPECT(CLOSED, part, kvonce_runtime_subscribe(f->runtime, NULL, NULL, &last_error));
   EXPECT(CLOSED, part, kvonce_runtime_wait_connected(f->runtime, 60000, &last_error));
@@ -154,6 +157,43 @@ static void forked(void) {
   fixture_end(&f);
 }
 
+/* Until the store knows `wanted` counters: a report waits for nothing. */
+static size_t reports_of(const kvonce_runtime* runtime, size_t wanted, kvonce_reported* reported, size_t capacity) {
+  size_t count = 0;
+  for (int waits = 0; waits < 60000; ++waits) {
+    OK(kvonce_runtime_reports(runtime, reported, capacity, &count, &last_error));
+    if (count == wanted) break;
+    usleep(1000);
+  }
+  return count;
+}
+
+/* What two processes count of themselves, as each and the server see it. */
+static void told_counters(kvonce_runtime* server, kvonce_runtime* one, kvonce_runtime* two) {
+  const kvonce_counter first[] = {{"hit_tokens", UINT64_MAX}, {"asked_tokens", 0}};
+  const kvonce_counter second = {"asked_tokens", 7};
+  kvonce_reported reported[4];
+  memset(reported, 0xff, sizeof reported);
+  OK(kvonce_runtime_report(one, "rank 1", first, 2, &last_error));
+  CHECK(reports_of(server, 2, reported, 4) == 2);
+  CHECK(strcmp(reported[0].engine_id, "guest") == 0 && reported[0].pid == (uint32_t)getpid());
+  CHECK(strcmp(reported[0].label, "rank 1") == 0 && strcmp(reported[0].name, "hit_tokens") == 0);
+  CHECK(reported[0].value == UINT64_MAX);
+  CHECK(strcmp(reported[1].name, "asked_tokens") == 0 && reported[1].value == 0);
+  CHECK(reported[1].client == reported[0].client);
+  OK(kvonce_runtime_report(two, "", &second, 1, &last_error));
+  memset(reported, 0xff, sizeof reported);
+  CHECK(reports_of(one, 3, reported, 1) == 3);
+  CHECK(reported[0].client < 2 && reported[1].client == UINT32_MAX);
+  CHECK(reports_of(one, 3, reported, 4) == 3);
+  CHECK(reported[2].client != reported[0].client || reported[1].client != reported[0].client);
+  for (int i = 0; i < 3; ++i) CHECK(reported[i].label[0] != 0 || reported[i].value == 7);
+  /* Forgotten. */
+  OK(kvonce_runtime_report(one, "rank 1", NULL, 0, &last_error));
+  CHECK(reports_of(two, 1, reported, 4) == 1);
+  CHECK(reported[0].label[0] == 0 && reported[0].value == 7);
+}
+
 /* Two runtimes in one process: one serves, one connects. */
 static void served(void) {
   char folder[] = "kvonce-c-XXXXXX";
@@ -185,9 +225,11 @@ static void served(void) {
   OK(kvonce_runtime_clients(one, clients, 4, &count, &last_error));
   CHECK(count == 2 && strcmp(clients[0].engine_id, "guest") == 0 && clients[0].pid == (uint32_t)getpid());
   CHECK(kvonce_runtime_incarnation(one) == kvonce_runtime_incarnation(server));
+  told_counters(server, one, two);
   OK(kvonce_runtime_drain(server, 60000, &last_error));
   kvonce_runtime_free(server);
   for (int waits = 0; kvonce_runtime_connected(one) && waits < 60000; ++waits) usleep(1000);
+  EXPECT(KVONCE_REASON_STORE_LOST, "lost", kvonce_runtime_report(one, "rank 0", NULL, 0, &last_error));
   EXPECT(KVONCE_REASON_STORE_LOST, "lost", kvonce_runtime_clients(one, NULL, 0, &count, &last_error));
   EXPECT(KVONCE_REASON_DEADLINE, "not back", kvonce_runtime_wait_connected(one, 1, &last_error));
   kvonce_runtime_free(one);

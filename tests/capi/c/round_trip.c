@@ -136,6 +136,22 @@ static void what_is_there(fixture* f) {
   CHECK(memcmp(one, two, 16) == 0 && memcmp(one, other, 16) != 0);
 }
 
+/* Opened here twice and found once: only the third close ends it, and not while a pool is registered in it. */
+static void closing(fixture* f) {
+  uint32_t ns = 99, again = 99;
+  OK(kvonce_namespace_open(f->runtime, "model", &ns, &last_error));
+  OK(kvonce_namespace_close(f->runtime, ns, &last_error));
+  OK(kvonce_namespace_close(f->runtime, f->ns, &last_error)); /* of what_is_there */
+  EXPECT(KVONCE_REASON_BUSY, "pool 'kv'", kvonce_namespace_close(f->runtime, f->ns, &last_error));
+  OK(kvonce_namespace_open(f->runtime, "other", &ns, &last_error));
+  OK(kvonce_namespace_close(f->runtime, ns, &last_error));
+  EXPECT(KVONCE_REASON_UNKNOWN_NAMESPACE, "close_namespace", kvonce_namespace_close(f->runtime, ns, &last_error));
+  EXPECT(KVONCE_REASON_UNKNOWN_NAMESPACE, "pools", kvonce_namespace_pools(f->runtime, ns, NULL, 0, NULL, &last_error));
+  /* The store has it still. */
+  OK(kvonce_namespace_find(f->runtime, "other", &again, &last_error));
+  OK(kvonce_namespace_close(f->runtime, again, &last_error));
+}
+
 static atomic_int calls, told, polls, layers;
 static void count_call(void* argument) { atomic_fetch_add((atomic_int*)argument, 1); }
 static void count_layers(uint32_t done, void* argument) { atomic_store((atomic_int*)argument, (int)done); }
@@ -283,6 +299,7 @@ static void removing(fixture* f) {
   CHECK(atomic_load(&told) == 3);
   OK(kvonce_pool_unregister(f->rank, f->pool, 60000, &last_error));
   OK(kvonce_rank_close(f->rank, 60000, &last_error));
+  OK(kvonce_namespace_close(f->runtime, f->ns, &last_error));
 }
 
 void test_round_trip(void) {
@@ -290,6 +307,7 @@ void test_round_trip(void) {
   fixture_start(&f);
   lookups_and_loads(&f);
   what_is_there(&f);
+  closing(&f);
   completions(&f);
   removing(&f);
   fixture_end(&f);
