@@ -11,15 +11,11 @@ namespace kvonce::actors {
 using messages::From;
 using protocol::Time;
 
-namespace {
-// Beyond, an open_namespace is too_many at once. One place is freed after the other.
-constexpr std::size_t kMaxWaitingNamespaces = 4096;
-}  // namespace
-
 void StoreState::start(Self self, std::shared_ptr<StoreSetup> setup) {
   self_ = self;
   setup_ = std::move(setup);
   epochs_ = protocol::EpochBook(setup_->config.engine_grace);
+  round_ = protocol::RetireRound(setup_->config.partitions);
 }
 
 template <class Message>
@@ -57,7 +53,7 @@ void StoreState::act(Time now) {
       compat::tell(self_, siblings_.front(), messages::Conflict{ns, pool});
   }
   timer_.arm(self_, core().next_deadline(), now);
-  say_empty();
+  say_emptied();
 }
 
 // -- membership --------------------------------------------------------------------------------------------------------
@@ -74,7 +70,7 @@ void StoreState::on_client_gone(messages::ClientGone gone) {
   const Time now = runtime::now();
   if (is_registrar()) {
     epochs_.client_left(gone.client, now);
-    namespaces_.client_left(gone.client);
+    round_.client_left(gone.client);
   }
   core().client_left(gone.client, gone.fenced, now, actions_);
   act(now);
@@ -126,88 +122,55 @@ void StoreState::release_answers() {
   }
 }
 
-// -- namespaces that make room -----------------------------------------------------------------------------------------
+// -- namespaces, and the rounds that give their places back (protocol/retire_round.hpp) --------------------------------
 
 void StoreState::on_namespace(From from, const protocol::NamespaceAsk& ask) {
-  if (!clients_.contains(from.client)) return;  // left while it waited
-  std::vector<protocol::CatalogUpdate> updates;
-  protocol::RegisterAnswer answer = core().catalog().ask(ask, updates);
-  if (answer.error.reason == Reason::too_many && waiting_.size() < kMaxWaitingNamespaces) {
-    waiting_.push_back({from, ask});
-    make_room();
-    return;
-  }
-  if (!answer.error) namespaces_.opened(from.client, answer.ns);
-  change_catalog(updates);
-  answer_when_spread(from, std::move(answer));
+  if (!clients_.contains(from.client)) return;
+  round_.open({from.client, from.token, ask});
+  go_round();
 }
 
-void StoreState::make_room() {
-  if (room_left_ != 0 || retiring_ != protocol::kNoNamespace) return;
-  ++room_round_;
-  room_left_ = std::max<std::size_t>(siblings_.size(), 1);
-  room_use_.assign(protocol::kMaxNamespaces, protocol::NamespaceUse::none);
-  for (std::uint32_t p = 1; p < siblings_.size(); ++p) compat::tell(self_, siblings_[p], messages::NamespaceUseAsk{room_round_});
-  on_use_ask({room_round_});
+void StoreState::go_round() {
+  if (going_round_) return;  // what a step changed may end the next one: the loop below sees it
+  going_round_ = true;
+  while (auto step = round_.step(core().catalog())) {
+    if (step->freed) std::erase_if(conflicts_, [&](const auto& entry) { return entry.first.first == *step->freed; });
+    change_catalog(step->updates);
+    if (!step->updates.empty()) work_on();  // a namespace that was retired is cleared
+    if (step->ask_use) {
+      for (std::uint32_t p = 1; p < siblings_.size(); ++p) compat::tell(self_, siblings_[p], messages::NamespaceUseAsk{*step->ask_use});
+      round_.use(0, *step->ask_use, core().namespace_use());
+    }
+    for (auto& [to, answer] : step->answers) answer_when_spread({to.client, to.token}, std::move(answer));
+  }
+  going_round_ = false;
 }
 
 void StoreState::on_use_ask(messages::NamespaceUseAsk ask) {
   messages::NamespaceUseAnswer answer{setup_->config.partition, ask.round, {}};
   for (const protocol::NamespaceUse use : core().namespace_use()) answer.use.push_back(static_cast<std::uint32_t>(use));
-  if (is_registrar())
-    on_use(answer);
-  else
-    compat::tell(self_, siblings_.front(), std::move(answer));
+  compat::tell(self_, siblings_.front(), std::move(answer));
 }
 
 void StoreState::on_use(const messages::NamespaceUseAnswer& answer) {
-  if (answer.round != room_round_ || room_left_ == 0) return;
-  for (std::size_t at = 0; at < room_use_.size() && at < answer.use.size(); ++at)
-    room_use_[at] = std::max(room_use_[at], static_cast<protocol::NamespaceUse>(answer.use[at]));
-  if (--room_left_ == 0) choose();
+  std::vector<protocol::NamespaceUse> use;
+  for (const std::uint32_t of : answer.use) use.push_back(static_cast<protocol::NamespaceUse>(of));
+  round_.use(answer.partition, answer.round, use);
+  go_round();
 }
 
-void StoreState::choose() {
-  const auto oldest = namespaces_.oldest(core().catalog(), room_use_);
-  if (!oldest) {
-    for (auto& [from, ask] : std::exchange(waiting_, {})) {
-      std::vector<protocol::CatalogUpdate> none;  // all places are taken
-      answer_when_spread(from, core().catalog().ask(ask, none));
-    }
-    return;
-  }
-  retiring_ = *oldest;
-  emptied_.assign(std::max<std::size_t>(siblings_.size(), 1), false);
-  protocol::CatalogUpdate retire;
-  retire.kind = protocol::CatalogUpdate::Kind::retire;
-  retire.ns = retiring_;
-  change_catalog({retire});
-  work_on();
-}
-
-void StoreState::say_empty() {
-  const auto retired = core().catalog().retired();
-  std::erase_if(said_empty_, [&](protocol::NamespaceId ns) { return std::find(retired.begin(), retired.end(), ns) == retired.end(); });
-  for (const protocol::NamespaceId ns : retired) {
-    if (std::find(said_empty_.begin(), said_empty_.end(), ns) != said_empty_.end() || !core().is_empty(ns)) continue;
-    said_empty_.push_back(ns);
-    const messages::NamespaceEmpty empty{setup_->config.partition, ns};
-    compat::tell(self_, is_registrar() ? messages::StoreActor{self_} : siblings_.front(), empty);
+void StoreState::say_emptied() {
+  for (const protocol::NamespaceId ns : emptied_.newly_emptied(core())) {
+    if (is_registrar())
+      on_emptied({0, ns});
+    else
+      compat::tell(self_, siblings_.front(), messages::NamespaceEmpty{setup_->config.partition, ns});
   }
 }
 
-void StoreState::on_empty(messages::NamespaceEmpty empty) {
-  if (empty.ns != retiring_ || empty.partition >= emptied_.size()) return;
-  emptied_[empty.partition] = true;
-  if (std::find(emptied_.begin(), emptied_.end(), false) != emptied_.end()) return;
-  retiring_ = protocol::kNoNamespace;
-  namespaces_.forget(empty.ns);
-  std::erase_if(conflicts_, [&](const auto& entry) { return entry.first.first == empty.ns; });
-  protocol::CatalogUpdate free;
-  free.kind = protocol::CatalogUpdate::Kind::free;
-  free.ns = empty.ns;
-  change_catalog({free});
-  for (auto& [from, ask] : std::exchange(waiting_, {})) on_namespace(from, ask);
+void StoreState::on_emptied(messages::NamespaceEmpty emptied) {
+  round_.emptied(emptied.partition, emptied.ns);
+  go_round();
 }
 
 void StoreState::on_epoch(From from, const protocol::EpochAsk& ask) {
@@ -348,7 +311,7 @@ messages::StoreActor::behavior_type StoreActorBody::make_behavior() {
       [s, run](const messages::CatalogAck& ack) { run([&] { s->on_ack(ack); }); },
       [s, run](const messages::NamespaceUseAsk& ask) { run([&] { s->on_use_ask(ask); }); },
       [s, run](const messages::NamespaceUseAnswer& answer) { run([&] { s->on_use(answer); }); },
-      [s, run](const messages::NamespaceEmpty& empty) { run([&] { s->on_empty(empty); }); },
+      [s, run](const messages::NamespaceEmpty& empty) { run([&] { s->on_emptied(empty); }); },
       [s, run](const messages::Conflict& conflict) { run([&] { s->on_conflict(conflict); }); },
       [event](const protocol::PutBatch& batch) {
         event([&](StoreCore& core, Time now, StoreActions& out) { core.put(batch, now, out); });

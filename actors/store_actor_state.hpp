@@ -16,6 +16,7 @@
 #include "messages/actors.hpp"
 #include "messages/tsan_order.hpp"
 #include "protocol/epoch_book.hpp"
+#include "protocol/retire_round.hpp"
 
 namespace kvonce::actors {
 
@@ -44,10 +45,10 @@ class StoreState {
     answer_when_spread(from, std::move(answer));
   }
   void on_namespace(messages::From from, const protocol::NamespaceAsk& ask);
-  void on_namespace_close(messages::From from, const protocol::NamespaceClose& close) { namespaces_.closed(from.client, close.ns); }
+  void on_namespace_close(messages::From from, const protocol::NamespaceClose& close) { round_.closed(from.client, close.ns); }
   void on_use_ask(messages::NamespaceUseAsk ask);
   void on_use(const messages::NamespaceUseAnswer& answer);
-  void on_empty(messages::NamespaceEmpty empty);
+  void on_emptied(messages::NamespaceEmpty emptied);
   void on_epoch(messages::From from, const protocol::EpochAsk& ask);
   void on_updates(const messages::CatalogUpdates& news);
   void on_ack(messages::CatalogAck ack);
@@ -66,9 +67,8 @@ class StoreState {
   void answer_when_spread(messages::From from, protocol::RegisterAnswer&& answer);
   void release_answers();
   void work_on();
-  void make_room();
-  void choose();
-  void say_empty();
+  void go_round();
+  void say_emptied();
   template <class Message>
   void tell_client(protocol::ClientId client, Message&& message);
 
@@ -84,18 +84,12 @@ class StoreState {
   std::vector<messages::StoreActor> siblings_;  // by partition, oneself included
   TickTimer timer_;
   bool working_ = false;  // a Continue is under way
-  std::vector<protocol::NamespaceId> said_empty_;  // of the retired ones
+  protocol::EmptiedReport emptied_;
 
   // Registrar.
   protocol::EpochBook epochs_{0};
-  protocol::NamespaceBook namespaces_;
-  // Namespaces that wait for a place, and how far the way to it is.
-  std::deque<std::pair<messages::From, protocol::NamespaceAsk>> waiting_;
-  std::uint64_t room_round_ = 0;
-  std::size_t room_left_ = 0;                     // partitions that have not said what they have
-  std::vector<protocol::NamespaceUse> room_use_;  // the most that any has said
-  protocol::NamespaceId retiring_ = protocol::kNoNamespace;
-  std::vector<bool> emptied_;                     // by partition, of `retiring_`
+  protocol::RetireRound round_;
+  bool going_round_ = false;
   std::map<std::pair<protocol::NamespaceId, protocol::PoolId>, std::uint32_t> conflicts_;
   std::uint64_t update_number_ = 0;        // of the newest CatalogUpdates sent
   std::vector<std::uint64_t> acked_;       // by partition

@@ -127,13 +127,13 @@ RegisterAnswer Catalog::ask(const NamespaceAsk& ask, std::vector<CatalogUpdate>&
     answer.error = {Reason::unknown_namespace, "namespace '" + ask.text.substr(0, kMaxNameBytes) + "' is not registered"};
     return answer;
   }
-  if (places_.size() == kMaxNamespaces && free_places_.empty()) {
+  if (places_.size() >= max_namespaces_ && free_places_.empty()) {
     answer.error = {Reason::too_many, "namespace '" + ask.text.substr(0, kMaxNameBytes) + "' is one too many; " +
-                                          number(kMaxNamespaces) + " are allowed at a time, and all are in use"};
+                                          number(max_namespaces_) + " are allowed at a time, and all are in use"};
     return answer;
   }
   // New places first, then those that were given back.
-  const bool grow = places_.size() < kMaxNamespaces;
+  const bool grow = places_.size() < max_namespaces_;
   const std::uint32_t place = grow ? static_cast<std::uint32_t>(places_.size()) : free_places_.front();
   answer.ns = static_cast<NamespaceId>((grow ? 0 : places_[place].turn) * kMaxNamespaces + place);
   CatalogUpdate update;
@@ -348,7 +348,7 @@ void Catalog::add_namespace(const CatalogUpdate& update) {
 void Catalog::free_namespace(NamespaceId ns) {
   Place& place = places_[place_of(ns)];
   for (const GroupId group : place.groups) groups_.erase(group);
-  const std::uint32_t next = (turn_of(ns) + 1) % kNamespaceTurns;
+  const std::uint32_t next = keep_turn_ ? turn_of(ns) : (turn_of(ns) + 1) % kNamespaceTurns;
   retired_ -= place.retired ? 1 : 0;
   place = Place{};
   place.turn = next;

@@ -124,8 +124,12 @@ struct RegisterAnswer {
 
 class Catalog {
  public:
+  /// `max_namespaces`: places, 1 to kMaxNamespaces. keep_turn: a deliberate fault, a place's next owner gets the number of the last.
+  explicit Catalog(std::uint32_t max_namespaces = kMaxNamespaces, bool keep_turn = false)
+      : max_namespaces_(max_namespaces), keep_turn_(keep_turn) {}
+
   // Deciding (registrar only). Appends the updates that all partitions (this one included) have to apply.
-  /// too_many: all places are taken. One has to be retired and, when it is empty, freed (namespace_book.hpp says which).
+  /// too_many: all places are taken. One has to be retired and, when it is empty, freed (retire_round.hpp).
   RegisterAnswer ask(const NamespaceAsk& ask, std::vector<CatalogUpdate>& updates) const;
   RegisterAnswer ask(const PoolAsk& ask, std::vector<CatalogUpdate>& updates) const;
   /// Pools that nobody has registered yet are registered here without bytes known (`range_bytes` empty, size unset);
@@ -170,6 +174,8 @@ class Catalog {
   void add_namespace(const CatalogUpdate& update);
   void free_namespace(NamespaceId ns);
 
+  std::uint32_t max_namespaces_;
+  bool keep_turn_;
   std::vector<Place> places_;              // as many as ever were taken at a time
   std::deque<std::uint32_t> free_places_;  // the one that has been free for longest first: numbers come again as late as can be
   std::map<GroupId, GroupInfo> groups_;

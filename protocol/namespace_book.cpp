@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "protocol/namespace_book.hpp"
 
+#include <algorithm>
 #include <tuple>
+#include <vector>
 
 namespace kvonce::protocol {
 
@@ -24,7 +26,10 @@ void NamespaceBook::closed(ClientId client, NamespaceId ns) {
 void NamespaceBook::client_left(ClientId client) {
   const auto node = open_.extract(client);
   if (!node) return;
-  for (const NamespaceId ns : node.mapped()) left(ns);
+  // All at one moment: then the order of numbers decides, not that of a hash table.
+  std::vector<NamespaceId> all(node.mapped().begin(), node.mapped().end());
+  std::sort(all.begin(), all.end());
+  for (const NamespaceId ns : all) left(ns);
 }
 
 void NamespaceBook::forget(NamespaceId ns) { open_at_[place_of(ns)] = {}; }

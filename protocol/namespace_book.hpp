@@ -3,7 +3,8 @@
 // Which processes have which namespaces open, and which namespace goes when a new one needs its place. The registrar's; without
 // clock, thread or message of its own.
 //
-//   all places taken -> one that nobody has open is retired (Catalog) -> its objects leave -> freed -> its place is the new one's
+//   all places taken -> one that nobody has open is retired (retire_round.hpp) -> its objects leave -> freed -> its place is the
+//   new one's
 #pragma once
 
 #include <array>

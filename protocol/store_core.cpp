@@ -30,6 +30,7 @@ void StoreActions::clear() {
 
 StoreCore::Impl::Impl(const StoreConfig& config_in, bool adopt)
     : config(config_in),
+      catalog(config_in.max_namespaces, config_in.faults.keep_turn),
       index(adopt ? PageIndex(PageIndex::Adopt{}, config_in.arena + config_in.index_offset, config_in.index)
                   : PageIndex(config_in.arena + config_in.index_offset, config_in.index, config_in.incarnation)),
       order(index),
@@ -213,18 +214,7 @@ void StoreCore::Impl::scan(Time now, StoreActions& out) {
   scan_leases(now, out);
   for (auto it = pending_lookups.begin(); it != pending_lookups.end();) {
     const auto next = std::next(it);
-    if (it->second.deadline <= now) {
-      PendingLookup pending = std::move(it->second);
-      pending_lookups.erase(it);
-      for (const std::uint32_t p : pending.partitions) out.part_narrows.push_back({p, PartNarrow{pending.lease, 0, 0, 1, {}}});
-      part_narrow(PartNarrow{pending.lease, 0, 0, 1, {}});
-      for (const auto& [asker, token] : pending.askers) {
-        LookupAnswer answer;
-        answer.token = token;
-        answer.error = Reason::deadline;
-        out.lookups.push_back({asker, answer});
-      }
-    }
+    if (it->second.deadline <= now) end_lookup(it, Reason::deadline, out);
     it = next;
   }
 }

@@ -36,6 +36,7 @@ struct StoreFaults {
   bool answer_busy_as_absent = false;   // a shortage of lease budget is told as a miss
   bool evict_parent_first = false;      // shallowest first within a stamp
   bool double_grant = false;            // every announcer is granted (no coalescing)
+  bool keep_turn = false;               // the next owner of a namespace's place gets the number of the last one
   bool free_at_restart = false;         // a later life takes the slots that an earlier life's writers may still write to
 };
 
@@ -43,6 +44,7 @@ struct StoreConfig {
   std::uint32_t partition = 0;
   std::uint32_t partitions = 1;
   Incarnation incarnation = 0;
+  std::uint32_t max_namespaces = kMaxNamespaces;  // at a time; fewer in tests
   Epoch first_epoch = 1;                        // above every epoch of earlier lives
   std::uint64_t lease_seed[2] = {1, 2};         // random: lease ids are made from it
   // Region of the arena that is this partition's: [index][slots].

@@ -409,6 +409,7 @@ struct StoreCore::Impl {
   void part_lookup(const PartLookupAsk& ask, PartLookupAnswer& answer);
   PartPage look_at(NamespaceId ns, const GroupInfo& group, std::uint32_t position, const PageHash& page, RecordId* record) const;
   void fix_answer(std::uint64_t lookup, Time now, StoreActions& out);
+  void end_lookup(std::unordered_map<std::uint64_t, PendingLookup>::iterator at, Reason why, StoreActions& out);
   void find_stops(const GroupInfo& group, const std::vector<PartPage>& pages, LookupAnswer& answer) const;
   void limit_by_budget(const GroupInfo& group, EngineId engine, LookupAnswer& answer) const;
   std::uint64_t nominal_bytes(const GroupInfo& group, bool checkpoint) const;

@@ -251,6 +251,20 @@ void StoreCore::Impl::limit_by_budget(const GroupInfo& group, EngineId engine, L
   answer.retry_after_ms = kRetryMs;
 }
 
+/// Without an answer: what the partitions pin for it goes back.
+void StoreCore::Impl::end_lookup(std::unordered_map<std::uint64_t, PendingLookup>::iterator at, Reason why, StoreActions& out) {
+  const PendingLookup pending = std::move(at->second);
+  pending_lookups.erase(at);
+  for (const std::uint32_t p : pending.partitions) out.part_narrows.push_back({p, PartNarrow{pending.lease, 0, 0, 1, {}}});
+  part_narrow(PartNarrow{pending.lease, 0, 0, 1, {}});
+  for (const auto& [asker, token] : pending.askers) {
+    LookupAnswer answer;
+    answer.token = token;
+    answer.error = why;
+    out.lookups.push_back({asker, answer});
+  }
+}
+
 void StoreCore::Impl::fix_answer(std::uint64_t id, Time now, StoreActions& out) {
   PendingLookup pending = std::move(pending_lookups.find(id)->second);
   pending_lookups.erase(id);

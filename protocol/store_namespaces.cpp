@@ -44,10 +44,30 @@ bool StoreCore::is_empty(NamespaceId ns) const {
   return !held;
 }
 
-/// Nothing new gets in from here on, so what is there only has to go: claims at once, objects in the background.
+/// Nothing new gets in from here on, so what is there only has to go: claims, lookups and leases at once, objects in the
+/// background. A process that closed the namespace may have asked before it did: its lease must not keep the place for an hour.
 void StoreCore::Impl::retired(NamespaceId ns, Time now, StoreActions& out) {
   for (std::uint32_t c = 0; c < claims.size(); ++c)
     if (claims[c].in_use && claims[c].record != kNone && claims[c].ns == ns) remove_claim(c, false, now, out);
+  const auto of_it = [&](GroupId id) {
+    const GroupInfo* group = catalog.find_group(id);
+    return group != nullptr && group->ns == ns;
+  };
+  for (auto it = pending_lookups.begin(); it != pending_lookups.end();) {
+    const auto next = std::next(it);
+    if (of_it(it->second.ask.group)) end_lookup(it, Reason::unknown_namespace, out);
+    it = next;
+  }
+  std::vector<LeaseId> leased;
+  for (const auto& [id, lease] : leases)
+    if (of_it(lease.group)) leased.push_back(id);
+  for (const LeaseId& id : leased) {
+    // Running loads keep it, each no longer than its own deadline.
+    Time next = kNever;
+    for (const Lease::Load& load : leases.find(id)->second.loads) next = std::min(next, load.deadline);
+    end_lease(id, out);
+    if (next != kNever) lease_ends.emplace(next, id);
+  }
   if (index.records_of(ns) == 0) return;
   Sweep sweep;
   sweep.what = Sweep::What::ns;

@@ -268,8 +268,19 @@ std::vector<std::unique_ptr<StoreCore>> StoreCore::restore_all(std::span<const S
   StoreActions nobody_hears;
   for (std::size_t p = 0; p < cores.size(); ++p) {
     Impl& s = *cores[p]->impl_;
-    if (p > 0)
+    if (p > 0) {
+      // Freed by the registrar, and the news did not get here: else its place would never be the next one's in this partition.
+      for (std::uint32_t place = 0; place < kMaxNamespaces; ++place) {
+        const NamespaceId ns = s.catalog.at_place(place);
+        if (ns == kNoNamespace || cores.front()->catalog().find_namespace(ns) != nullptr) continue;
+        if (!cores[p]->is_empty(ns)) return cold("something is left of namespace " + number(ns) + ", which partition 0 has freed", p);
+        CatalogUpdate free;
+        free.kind = CatalogUpdate::Kind::free;
+        free.ns = ns;
+        cores[p]->apply(free, now, nobody_hears);
+      }
       for (const CatalogUpdate& update : catalog) cores[p]->apply(update, now, nobody_hears);
+    }
     for (const CatalogUpdate& update : catalog) {
       if (update.kind != CatalogUpdate::Kind::pool || !update.info.demoted) continue;
       Sweep sweep;

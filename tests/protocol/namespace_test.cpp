@@ -24,7 +24,8 @@ CatalogUpdate of(Kind kind, NamespaceId ns) {
 struct FullStore : StoreFixture {
   std::vector<NamespaceId> others;
 
-  FullStore() {
+  explicit FullStore(std::uint32_t partitions = 1) {
+    config.partitions = partitions;
     start();
     for (std::uint32_t i = 1; i < kMaxNamespaces; ++i) others.push_back(open("other " + std::to_string(i)).ns);
   }
@@ -156,6 +157,61 @@ TEST_CASE("a retired namespace takes nothing in, empties itself, and its pages a
   CHECK(f.actions.removes.front().second.error == Reason::unknown_namespace);
 }
 
+TEST_CASE("a retired namespace waits for no lease: it ends at once, or with the loads that run, each at its own deadline") {
+  FullStore f;
+  const NamespaceId old = f.ns;
+  const PoolId kv = f.pool("kv", 1, 4096);
+  const GroupId group = f.group("g", {{"kv", {}, {}, HitPolicy::every_page(), false}});
+  const SenderId rank = f.rank(1, {{kv, 0}});
+  f.put(f.batch(rank, kv, 0, 0, 8));
+  f.land_all();
+  const LeaseId idle = f.lookup(group, 0, 4).lease;
+  const LeaseId loading = f.lookup(group, 0, 8).lease;
+  REQUIRE(f.begin_load(rank, 1, loading, 1, 2 * kSecond) == Reason::none);
+  f.retire(old);
+  CHECK(f.begin_load(rank, 2, idle) == Reason::lease_expired);
+  CHECK(f.begin_load(rank, 3, loading) == Reason::lease_expired);
+  CHECK(f.store->stats().leases_now == 1);
+  f.step_all();
+  CHECK_FALSE(f.store->is_empty(old));  // the load reads
+  f.advance(2 * kSecond);
+  CHECK(f.store->stats().leases_now == 0);
+  CHECK(f.store->is_empty(old));
+  f.free(old);
+  f.audit();
+}
+
+TEST_CASE("a lookup that waits for other partitions ends when its namespace is retired, and pins nothing any more") {
+  FullStore f(2);
+  const NamespaceId old = f.ns;
+  f.pool("kv", 1, 4096);
+  const GroupId group = f.group("g", {{"kv", {}, {}, HitPolicy::every_page(), false}});
+  LookupAsk ask;
+  ask.token = 5;
+  ask.engine = 1;
+  ask.group = group;
+  ask.time_left = 60 * kSecond;
+  for (std::uint64_t page = 0; page < 32; ++page) ask.pages.push_back(page_hash(page));
+  f.store->lookup(1, ask, f.now, f.actions);
+  REQUIRE(f.actions.part_asks.size() == 1);
+  REQUIRE(f.actions.lookups.empty());
+  CHECK_FALSE(f.store->is_empty(old));
+  f.retire(old);
+  REQUIRE(f.actions.lookups.size() == 1);
+  CHECK(f.actions.lookups.front().second.token == 5);
+  CHECK(f.actions.lookups.front().second.error == Reason::unknown_namespace);
+  REQUIRE(f.actions.part_narrows.size() == 1);
+  CHECK(f.actions.part_narrows.front().first == 1);
+  CHECK(f.store->is_empty(old));
+  // The other partition's answer comes late.
+  PartLookupAnswer late;
+  late.token = f.actions.part_asks.front().second.token;
+  late.partition = 1;
+  f.store->part_answer(late, f.now, f.actions);
+  CHECK(f.actions.lookups.size() == 1);
+  CHECK(f.store->stats().leases_now == 0);
+}
+
 TEST_CASE("what a partition has of a namespace: nothing, objects, or what cannot go now") {
   FullStore f;
   const std::uint32_t place = place_of(f.ns);
@@ -275,6 +331,65 @@ TEST_CASE("a store that is taken over keeps the numbers of namespaces that have 
   CHECK(f.store->is_empty(f.ns));
   f.free(f.ns);
   CHECK_FALSE(f.open("two more").error);
+}
+
+TEST_CASE("a partition that did not hear that a namespace was freed, and its place given away, is told by the restart") {
+  constexpr std::uint32_t kParts = 2;
+  StoreConfig configs[kParts];
+  const StoreConfig base = StoreFixture().config;
+  const std::uint64_t index = (StoreCore::index_bytes(base.index) + 4095) / 4096 * 4096;
+  const std::uint64_t share = index + base.slots_bytes;
+  const std::unique_ptr<std::byte, decltype(&std::free)> memory(
+      static_cast<std::byte*>(std::aligned_alloc(4096, share * kParts)), &std::free);
+  std::memset(memory.get(), 0, share * kParts);
+  std::vector<std::unique_ptr<StoreCore>> cores;
+  for (std::uint32_t p = 0; p < kParts; ++p) {
+    configs[p] = base;
+    configs[p].max_namespaces = 1;
+    configs[p].partition = p;
+    configs[p].partitions = kParts;
+    configs[p].arena = memory.get();
+    configs[p].index_offset = p * share;
+    configs[p].slots_offset = p * share + index;
+    cores.push_back(std::make_unique<StoreCore>(configs[p]));
+  }
+  StoreActions out;
+  std::vector<CatalogUpdate> updates;
+  const auto tell = [&](std::uint32_t partitions) {
+    for (std::uint32_t p = 0; p < partitions; ++p)
+      for (const CatalogUpdate& update : updates) cores[p]->apply(update, 0, out);
+    updates.clear();
+  };
+  const NamespaceId old = cores[0]->catalog().ask(NamespaceAsk{"old"}, updates).ns;
+  tell(kParts);
+  PoolAsk ask;
+  ask.ns = old;
+  ask.pool.name = "kv";
+  ask.pool.size = PoolInfo::Size::known;
+  ask.pool.range_bytes = {4096};
+  REQUIRE_FALSE(cores[0]->catalog().ask(ask, updates).error);
+  tell(kParts);
+  updates.push_back(of(Kind::retire, old));
+  tell(kParts);
+  updates.push_back(of(Kind::free, old));
+  tell(1);  // the rest gets to partition 0 alone
+  const NamespaceId fresh = cores[0]->catalog().ask(NamespaceAsk{"fresh"}, updates).ns;
+  REQUIRE(place_of(fresh) == place_of(old));
+  tell(1);
+  std::vector<std::string> snapshots;
+  for (auto& core : cores) snapshots.push_back(core->snapshot(0));
+  cores.clear();
+  for (StoreConfig& config : configs) config.incarnation = 1234;
+  std::string why;
+  cores = StoreCore::restore_all(configs, snapshots, 0, &why);
+  REQUIRE_MESSAGE(cores.size() == kParts, why);
+  for (auto& core : cores) {
+    CHECK(core->catalog().find_namespace(old) == nullptr);
+    REQUIRE(core->catalog().find_namespace(fresh) != nullptr);
+    CHECK(core->catalog().find_namespace(fresh)->text == "fresh");
+    CHECK(core->reader().pool(fresh, 0).shards == 0);
+    CHECK(core->audit() == "");
+  }
 }
 
 }  // namespace kvonce::protocol::test

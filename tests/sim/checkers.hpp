@@ -63,6 +63,28 @@ class Checkers {
   void after_release(const LeaseCall& call, Reason reason);
   void fenced(ClientId client);
   void demoted(const CatalogUpdate& update);
+
+  // -- namespaces (checkers_namespaces.cpp) ---------------------------------------------------------------------------
+  /// At the registrar, when it decides, and at each partition, before it applies the update.
+  void changed(const CatalogUpdate& update);
+  /// After a warm restart: which namespaces the registrar has.
+  void restored_namespaces();
+  void applied(std::uint32_t partition, const CatalogUpdate& update);
+  void opening_arrived(std::uint64_t number, const NamespaceAsk& ask);
+  void opening_answered(std::uint64_t number, ClientId client, const RegisterAnswer& answer);
+  void opening_dropped(std::uint64_t number) { openings_.erase(number); }
+  void registrar_closed(ClientId client, NamespaceId ns);
+  void registrar_left(ClientId client);
+  /// Something of the namespace reaches a partition.
+  void touched(NamespaceId ns);
+  /// As the client sees it: from when it heard that the namespace is open until it says that it uses it no more, or is cut off.
+  void uses(const Peer& peer, NamespaceId ns);
+  void leaves(ClientId client, NamespaceId ns) { uses_.erase({ns, client}); }
+  void leaves(ClientId client);
+  /// kNoNamespace: none has been freed.
+  NamespaceId some_freed_namespace(Random& random) const;
+
+  // -- what ranks break --------------------------------------------------------------------------------------------------
   /// Bytes of the arena that something broke on purpose.
   void tainted(std::uint64_t offset, std::uint64_t bytes);
 
@@ -141,6 +163,17 @@ class Checkers {
   struct AskBook {
     LookupAsk ask;
     Time at = 0;
+    bool retired = false;  // its namespace was, where it was asked
+  };
+  struct OpeningBook {
+    NamespaceAsk ask;
+    Time at = 0;
+    std::uint64_t frees = 0;      // that there had been when it came
+    std::set<NamespaceId> held;   // by some partition, or open, then
+  };
+  struct NamespaceState {
+    Time touched = 0, closed = 0;  // last
+    std::set<ClientId> open;       // as the registrar has heard
   };
   struct VerifyBook {
     ItemName name;
@@ -167,6 +200,14 @@ class Checkers {
   bool full(std::uint32_t partition, NamespaceId ns, const PageHash& page, PoolId pool) const;
   bool in_flight(const CanonicalKey& key) const;
   bool is_leased(const ObjectEvent& event) const;
+
+  // checkers_namespaces.cpp
+  void new_life_of_namespaces();
+  void check_retired(const CatalogUpdate& update);
+  void check_freed(NamespaceId ns);
+  void check_refused(const OpeningBook& opening, Reason reason);
+  void watch_opening(std::uint64_t number, Time since);
+  bool is_retired(std::uint32_t partition, NamespaceId ns) const { return retired_.contains({partition, ns}); }
 
   // checkers_books.cpp
   void on_event(std::uint32_t partition, const ObjectEvent& event, const StoreActions& out);
@@ -210,6 +251,14 @@ class Checkers {
   std::uint64_t granted_bytes_ = 0;
   Epoch first_epoch_ = 1;
   std::set<std::pair<std::uint32_t, std::pair<SenderId, std::uint64_t>>> flushes_, removes_;
+
+  std::map<NamespaceId, NamespaceState> namespaces_;       // that have a place
+  std::vector<NamespaceId> freed_;
+  std::set<std::pair<std::uint32_t, NamespaceId>> retired_;  // by partition that has heard of it; freed ones too
+  std::set<std::pair<NamespaceId, ClientId>> uses_;
+  std::map<GroupId, NamespaceId> groups_;
+  std::map<std::uint64_t, OpeningBook> openings_;
+  Time round_progress_ = 0;  // last time that an opening was answered or a place freed
 
   // Of all lives.
   std::unordered_map<std::uint64_t, Time> told_;          // by (sender, key): newest success that a store has told

@@ -45,6 +45,7 @@ void Checkers::new_life(Epoch first_epoch, bool warm) {
   no_space_.clear();
   no_space_until_.clear();
   granted_bytes_ = 0;
+  new_life_of_namespaces();
   first_epoch_ = first_epoch;
   // Objects of a cold life have higher epochs than any taint of the old.
 }
@@ -148,6 +149,7 @@ void Checkers::on_event(std::uint32_t partition, const ObjectEvent& event, const
   switch (event.kind) {
     case ObjectEvent::Kind::stored: {
       if (presence.present) sim_.violate(1, text(key) + " was stored twice");
+      if (is_retired(partition, event.ns)) sim_.violate(2, text(key) + " was stored in a namespace that is retired");
       presence.present = true;
       presence.since = sim_.now();
       page.evicted = false;

@@ -24,6 +24,8 @@ void Checkers::joined(std::uint32_t partition, const Peer& peer) {
 
 void Checkers::before_put(std::uint32_t partition, const PutBatch& batch) {
   if (!connected_.contains({partition, batch.sender})) return;
+  touched(batch.ns);
+  if (is_retired(partition, batch.ns)) sim_.probes.hit(Probe::late_put);
   for (std::size_t i = 0; i < batch.pages.size(); ++i) {
     const ChainPage& page = batch.pages[i];
     const PageHash* parent = nullptr;
@@ -98,6 +100,7 @@ void Checkers::before_results(std::uint32_t partition, const GrantResults& resul
       continue;
     sim_.note("  result", key_tag(at->second.key), results.sender & 0xffff,
               result.epoch * 10 + static_cast<std::uint64_t>(result.outcome));
+    if (is_retired(partition, at->second.key.ns)) sim_.probes.hit(Probe::late_result);
     if (result.outcome == GrantOutcome::landed) landed_now_.push_back(at->second);
     if (result.outcome == GrantOutcome::abandoned) sim_.probes.hit(Probe::abandoned);
     if (result.outcome == GrantOutcome::failed) sim_.probes.hit(Probe::copy_failed);
@@ -186,6 +189,7 @@ void Checkers::on_grant(std::uint32_t partition, SenderId sender, const Grant& g
   const CanonicalKey key = item->second;
   sim_.note("  grant", key_tag(key), sender & 0xffff, grant.epoch);
   KeyBook& book = keys_[key];
+  if (is_retired(partition, key.ns)) sim_.violate(2, text(key) + " was granted in a namespace that is retired");
   if (grant.epoch < first_epoch_)
     sim_.violate(4, "epoch " + std::to_string(grant.epoch) + " was given out, and earlier lives went up to " +
                         std::to_string(first_epoch_ - 1));

@@ -29,13 +29,17 @@ bool Checkers::in_flight(const CanonicalKey& key) const {
                                             [](const Waiting& w) { return w.claiming; });
 }
 
-void Checkers::before_lookup(std::uint32_t, SenderId asker, const LookupAsk& ask) {
+void Checkers::before_lookup(std::uint32_t partition, SenderId asker, const LookupAsk& ask) {
+  const auto group = groups_.find(ask.group);
+  const bool retired = group != groups_.end() && is_retired(partition, group->second);
+  if (group != groups_.end()) touched(group->second);
+  if (retired) sim_.probes.hit(Probe::late_lookup);
   sim_.probes.hit(Probe::lookups);
   // Whoever joins a lookup that is under way gets an answer from before its own question.
   Time since = sim_.now();
   for (const auto& [name, other] : asks_)
     if (ask.has_request && other.ask.engine == ask.engine && other.ask.request == ask.request) since = std::min(since, other.at);
-  asks_[{asker, ask.token}] = AskBook{ask, since};
+  asks_[{asker, ask.token}] = AskBook{ask, since, retired};
   // The store itself ends a wait for other partitions; one that joins another rank's lookup has that one's deadline.
   const auto life = node_->life();
   const Duration bound = kLookupTimeMax + 2 * sim_.knobs.store.scan_period + kMillisecond;
@@ -51,6 +55,8 @@ void Checkers::on_lookup_answer(std::uint32_t partition, SenderId asker, const L
   const AskBook book = at->second;
   asks_.erase(at);
   sim_.note("lookup answer", answer.restorable_pages, static_cast<std::uint64_t>(answer.reason), answer.lease.low);
+  if (book.retired && answer.error != Reason::unknown_namespace)
+    sim_.violate(5, "a lookup in a namespace that is retired was answered with " + std::string(to_string(answer.error)));
   if (answer.error != Reason::none || answer.redirect) return;
   const auto hit = [this](bool on, Probe probe) {
     if (on) sim_.probes.hit(probe);

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "protocol/pool_core.hpp"
+#include "protocol/retire_round.hpp"
 #include "protocol/store_core.hpp"
 
 namespace kvonce::sim {
@@ -22,6 +23,7 @@ struct SimFaults {
 
 struct Faults {
   protocol::StoreFaults store;
+  protocol::RetireFaults retire;
   protocol::PoolFaults pool;
   SimFaults sim;
 };

@@ -30,9 +30,21 @@ PoolKnobs make_pool(Random& random, std::uint32_t index, bool huge) {
   return pool;
 }
 
+void make_namespaces(Knobs& k, Random& names) {
+  if (names.chance(650)) return;
+  k.places = static_cast<std::uint32_t>(names.between(1, 3));
+  k.namespaces = k.places + static_cast<std::uint32_t>(names.between(1, 3));
+  for (EngineKnobs& engine : k.engines) engine.ns = static_cast<std::uint32_t>(names.below(k.namespaces));
+  k.store.max_namespaces = k.places;
+  k.guest = static_cast<std::uint32_t>(names.between(20, 250));
+  if (k.calm) return;  // who moves ends its puts
+  k.move = static_cast<std::uint32_t>(names.between(5, 60));
+  k.hasty = names.chance(500) ? static_cast<std::uint32_t>(names.between(5, 60)) : 0;
+}
+
 }  // namespace
 
-Knobs make_knobs(Random& random) {
+Knobs make_knobs(Random& random, Random names) {
   Knobs k;
   k.calm = random.chance(200);
   k.partitions = random.chance(400) ? 1 : static_cast<std::uint32_t>(random.between(2, 4));
@@ -138,6 +150,7 @@ Knobs make_knobs(Random& random) {
   }
   k.load_part_bytes = random.pick<std::uint64_t>({0, 1, 300, 2000});
   k.load_part_gap = random.pick<std::uint64_t>({0, 20, 2000}) * kMicrosecond;
+  make_namespaces(k, names);
   return k;
 }
 

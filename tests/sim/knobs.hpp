@@ -37,6 +37,7 @@ struct Knobs {
   bool calm = false;  // nothing goes wrong, deadlines are long: the strict promises hold
   std::uint32_t partitions = 1;
   std::uint32_t namespaces = 1;
+  std::uint32_t places = 0;  // of namespaces, fewer than there are namespaces; 0: room for all
   std::vector<EngineKnobs> engines;
   std::vector<PoolKnobs> pools;  // of every namespace
   std::uint64_t slots_bytes = 0;  // per partition
@@ -56,6 +57,9 @@ struct Knobs {
   // How often, in per mille of the workload's actions.
   std::uint32_t kill = 0, stop = 0, connection_loss = 0, crash = 0, bit_flip = 0, clear = 0, remove = 0, cancel = 0,
                 gate = 0, forge = 0, flush = 0, unregister = 0;
+  std::uint32_t guest = 0;  // a rank's process opens a further namespace for a while
+  std::uint32_t move = 0;   // an engine's ranks leave their namespace and open another
+  std::uint32_t hasty = 0;  // a rank closes its namespace and uses it all the same
   std::uint32_t slow_rank = 0;        // per mille of ranks that copy eight times slower
   std::uint32_t divergent_rank = 0;   // per mille of ranks whose bytes differ
   std::uint32_t broken_copy = 0;      // per mille of copies that cannot be made
@@ -66,6 +70,7 @@ struct Knobs {
   std::uint32_t actions = 60;
 };
 
-Knobs make_knobs(Random& random);
+/// `names` decides about namespaces alone: a run without a shortage of places is the same whatever it says.
+Knobs make_knobs(Random& random, Random names);
 
 }  // namespace kvonce::sim

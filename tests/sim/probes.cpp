@@ -75,6 +75,20 @@ constexpr std::array<ProbeInfo, kProbeCount> kInfos{{
     {"copy expired", 200},
     {"unregister", 500},
     {"flood", 300},
+    {"guest opening", 100},
+    {"namespace close", 100},
+    {"hasty close", 300},
+    {"opening waited", 200},
+    {"opening refused", 200},
+    {"refused after a round", 200},
+    {"retirement", 100},
+    {"retired with objects", 200},
+    {"retired while written", 10000},
+    {"retired with a lease", 0},
+    {"place reused", 100},
+    {"late put", 2000},
+    {"late lookup", 3000},
+    {"late result", 3000},
 }};
 
 }  // namespace

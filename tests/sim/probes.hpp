@@ -80,6 +80,20 @@ enum class Probe : std::uint8_t {
   copy_expired,
   unregister,
   flood,
+  guest_opening,
+  namespace_close,
+  hasty_close,
+  opening_waited,
+  opening_refused,
+  refused_after_round,
+  retirement,
+  retired_with_objects,
+  retired_while_written,
+  retired_with_lease,
+  place_reused,
+  late_put,
+  late_lookup,
+  late_result,
   count_
 };
 inline constexpr std::size_t kProbeCount = static_cast<std::size_t>(Probe::count_);

@@ -29,7 +29,8 @@ RankPool::RankPool(const PoolKnobs& knobs, std::uint32_t index_, std::uint32_t s
       bytes(knobs.rows * knobs.object_bytes) {}
 
 Rank::Rank(Sim& sim, StoreNode& node, Checkers& checkers, std::uint32_t engine_, std::uint32_t index_)
-    : engine(engine_), index(index_), mover(sim, *this), sim_(sim), node_(node), checkers_(checkers) {
+    : engine(engine_), index(index_), mover(sim, *this), sim_(sim), node_(node), checkers_(checkers),
+      ns_(sim.knobs.engines[engine_].ns), next_ns_(ns_) {
   slow = sim.random.chance(sim.knobs.slow_rank);
   divergent = sim.random.chance(sim.knobs.divergent_rank);
   for (std::uint32_t i = 0; i < sim.knobs.pools.size(); ++i) {
@@ -118,11 +119,17 @@ void Rank::connect() {
     return;
   }
   if (session_ != nullptr && !session_->lost) return;
+  ns_ = next_ns_;
   sessions_.push_back(std::make_unique<Session>(sim_, *this, node_, checkers_));
   session_ = sessions_.back().get();
   for (RankPool& pool : pools)
     for (Row& row : pool.rows)
       if (row.state == RowState::gone) row = Row{};
+}
+
+void Rank::move_to(std::uint32_t ns) {
+  next_ns_ = ns;
+  reconnect();
 }
 
 void Rank::reconnect() {
@@ -148,14 +155,14 @@ void Rank::give_row(std::uint32_t pool, std::uint64_t row) {
   make_content(sim_.random.next(), 0, pools[pool].at(row), pools[pool].shape.payload_bytes());
 }
 
-ContentKey Rank::content_key(std::uint32_t pool, const PageHash& page, bool per_rank) const {
+ContentKey Rank::content_key(std::uint32_t ns, std::uint32_t pool, const PageHash& page, bool per_rank) const {
   const RankPool& own = pools[pool];
-  if (per_rank) return ContentKey{ns(), pool, ranks(), index, page};
-  return ContentKey{ns(), pool, own.shards, own.shard, page};
+  if (per_rank) return ContentKey{ns, pool, ranks(), index, page};
+  return ContentKey{ns, pool, own.shards, own.shard, page};
 }
 
-std::uint64_t Rank::content_seed(std::uint32_t pool, const PageHash& page) const {
-  const ContentKey key = content_key(pool, page, false);
+std::uint64_t Rank::content_seed(std::uint32_t ns, std::uint32_t pool, const PageHash& page) const {
+  const ContentKey key = content_key(ns, pool, page, false);
   std::uint64_t variant = 0;
   if (divergent && mix64(page.words[0], engine * 64 + index) % 3 == 0) variant = 1000 + engine * 64 + index;
   else if (sim_.knobs.engines[engine].divergent && mix64(page.words[0], engine + 77) % 3 == 0) variant = 1 + engine;

@@ -58,12 +58,15 @@ class Rank {
   void connect();
   /// Closes the session as a well-behaved engine does, and opens another.
   void reconnect();
+  /// As reconnect(); from then on its connections open another namespace.
+  void move_to(std::uint32_t ns);
 
   Session* session() const { return session_; }
   bool ready() const;
   EngineId engine_id() const { return 0xe000 + engine; }
   std::uint32_t ranks() const { return sim_.knobs.engines[engine].ranks; }
-  std::uint32_t ns() const { return sim_.knobs.engines[engine].ns; }
+  /// The present session's.
+  std::uint32_t ns() const { return ns_; }
   std::shared_ptr<Life> present_life() const;
   Checkers& checkers() { return checkers_; }
 
@@ -71,8 +74,8 @@ class Rank {
   std::optional<std::uint64_t> take_row(std::uint32_t pool, RowState state, std::uint64_t order);
   void give_row(std::uint32_t pool, std::uint64_t row);
   /// The seed of this rank's bytes of a page.
-  std::uint64_t content_seed(std::uint32_t pool, const PageHash& page) const;
-  ContentKey content_key(std::uint32_t pool, const PageHash& page, bool per_rank) const;
+  std::uint64_t content_seed(std::uint32_t ns, std::uint32_t pool, const PageHash& page) const;
+  ContentKey content_key(std::uint32_t ns, std::uint32_t pool, const PageHash& page, bool per_rank) const;
 
   /// When the event that a put waits for fires; 0: there is none.
   Time gate_of(std::uint64_t owner) const;
@@ -97,6 +100,7 @@ class Rank {
   std::vector<Action> inbox_;
   std::vector<std::unique_ptr<Session>> sessions_;  // old ones stay: messages name them
   Session* session_ = nullptr;
+  std::uint32_t ns_ = 0, next_ns_ = 0;
 };
 
 }  // namespace kvonce::sim

@@ -10,7 +10,7 @@
 namespace kvonce::sim {
 
 Session::Session(Sim& sim, Rank& rank, StoreNode& node, Checkers& checkers)
-    : sim_(sim), rank_(rank), node_(node), checkers_(checkers), process_(rank.process),
+    : sim_(sim), rank_(rank), node_(node), checkers_(checkers), process_(rank.process), ns_(rank.ns()),
       keys_(Placement::local(sim.knobs.partitions)),
       core_([&] {
         PoolCoreConfig config;
@@ -36,9 +36,10 @@ void Session::receive(Action action) { rank_.receive(process_, std::move(action)
 
 void Session::register_pools() {
   if (registering_ || lost) return;
+  if (hasty_) return keep_keys();
   registering_ = true;
   RegisterOrder order;
-  order.ns_text = "model-" + std::to_string(rank_.ns());
+  order.ns_text = namespace_text(ns_);
   order.group.name = "group-" + std::to_string(rank_.ranks());
   const ShardCounts ranks{static_cast<std::uint16_t>(rank_.ranks()), 1, 1};
   for (std::size_t i = 0; i < pools_.size(); ++i) {
@@ -60,8 +61,10 @@ void Session::register_pools() {
 
 void Session::on_registered(const Registered& answer) {
   registering_ = false;
-  if (lost || answer.error) return;
+  if (lost) return;
+  if (answer.error) return refused();
   ns_id_ = answer.ns;
+  if (!hasty_) checkers_.uses(*this, ns_id_);
   group_ = answer.group;
   for (std::uint32_t i = 0; i < pools_.size(); ++i) {
     PoolState& pool = pools_[i];
@@ -75,6 +78,7 @@ void Session::on_registered(const Registered& answer) {
     keys_.set_pool(sender, i, keying);
     for (std::uint32_t p = 0; p < node_.partitions(); ++p) {
       node_.post(*this, p, "attach pool", [this, keying](StoreCore& core, Time now, StoreActions&) {
+        checkers_.touched(keying.ns);
         core.attach_pool(AttachPool{sender, keying.ns, keying.pool, keying.shard, true}, now);
       });
     }
@@ -147,17 +151,15 @@ void Session::settle(PoolActions& out) {
   }
   if (closing_ && quiet() && !left_ && !lost) {
     left_ = true;
-    for (std::uint32_t p = 0; p < node_.partitions(); ++p) {
-      node_.post(*this, p, "goodbye", [this, p](StoreCore& core, Time now, StoreActions& a) {
-        checkers_.before_leave(p, *this, true);
-        core.client_left(client, true, now, a);
+    if (sim_.knobs.places == 0 || !ready_) {
+      say_goodbye();
+    } else {
+      // The process lives on for a while, as one that has other namespaces open.
+      leave_namespace();
+      sim_.schedule.after(sim_.random.between(0, 20) * kMillisecond, [this] {
+        receive([this] { if (!lost) say_goodbye(); });
       });
     }
-    for (auto& [token, lookup] : lookups_) lookup.done(nullptr);
-    lookups_.clear();
-    lost = true;
-    sim_.schedule.after(sim_.random.between(1, 5) * kMillisecond,
-                        [this] { receive([this] { rank_.connect(); }); });
   }
   arm();
 }
@@ -177,10 +179,10 @@ void Session::send_ready(PageReady&& ready) {
   const auto put = puts_.find(ready.batch);
   for (const ReadyItem& item : ready.items) {
     const PageHash& page = ready.pages[item.page].hash;
-    std::uint64_t seed = rank_.content_seed(item.pool, page);
+    std::uint64_t seed = rank_.content_seed(ns_, item.pool, page);
     if (put != puts_.end() && item.item < put->second.items.size())
       seed = rank_.pools[item.pool].rows[put->second.items[item.item].row].content;
-    sim_.announced.add(rank_.content_key(item.pool, page, pools_[item.pool].per_rank), seed);
+    sim_.announced.add(rank_.content_key(ns_, item.pool, page, pools_[item.pool].per_rank), seed);
   }
   std::vector<std::pair<std::uint32_t, PutBatch>> batches;
   std::vector<ItemVerdict> rejected;
@@ -203,7 +205,7 @@ void Session::start_copy(CopyOrder&& order) {
         });
         if (copied)
           load->second.keys.emplace(item.pool * 100'000 + item.row,
-                                    rank_.content_key(item.pool, item.page, pools_[item.pool].per_rank));
+                                    rank_.content_key(ns_, item.pool, item.page, pools_[item.pool].per_rank));
       }
     }
   }

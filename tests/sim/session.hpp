@@ -53,6 +53,10 @@ class Session final : public Peer, public ObjectLocator {
   void flush(AckLevel level);
   void unregister(std::uint32_t pool);
   void close();
+  /// This process opens a further namespace, and closes it after a while. Nothing where it has it open, or asks for it.
+  void open_guest(std::uint32_t ns, bool find_only);
+  /// Says that it uses its namespace no more, and uses it all the same.
+  void leave_hastily();
 
   // -- Peer --------------------------------------------------------------------------------------------------------------
   void on_reply(StoreReply&& reply) override;
@@ -61,6 +65,7 @@ class Session final : public Peer, public ObjectLocator {
   void on_removed(const RemoveAnswer& answer, std::uint32_t partition) override;
   void on_flushed(const FlushAnswer& answer, std::uint32_t partition) override;
   void on_registered(const Registered& answer) override;
+  void on_opened(std::uint64_t token, const RegisterAnswer& answer) override;
   void on_connection_lost() override;
   void receive(Action action) override;
   bool can_write() const override;
@@ -77,6 +82,7 @@ class Session final : public Peer, public ObjectLocator {
   }
 
   bool ready() const { return ready_ && !lost && !closing_; }
+  bool hasty() const { return hasty_; }
   bool quiet() const { return core_.idle() && puts_.empty() && loads_.empty(); }
   std::vector<std::uint64_t> open_puts() const;
   std::vector<std::uint64_t> open_loads() const;
@@ -121,6 +127,10 @@ class Session final : public Peer, public ObjectLocator {
   void check_loaded(const OpenLoad& load, const LoadOrderItem& item, const ContentKey& key, std::uint32_t layer_end);
   void expect(const char* what, Time deadline, std::function<bool()> open);
   void register_pools();
+  void keep_keys();
+  void refused();
+  void leave_namespace();
+  void say_goodbye();
   void start_copy(CopyOrder&& order);
   std::uint64_t next_id() { return ++rank_.last_order; }
 
@@ -129,6 +139,7 @@ class Session final : public Peer, public ObjectLocator {
   StoreNode& node_;
   Checkers& checkers_;
   std::uint64_t process_;
+  std::uint32_t ns_;  // of the knobs' namespaces
   ShardKeyCore keys_;
   PoolCore core_;
   std::vector<PoolState> pools_;
@@ -138,6 +149,8 @@ class Session final : public Peer, public ObjectLocator {
   bool closing_ = false;
   bool registering_ = false;
   bool left_ = false;
+  bool hasty_ = false;     // has closed the namespace
+  std::map<std::uint64_t, std::uint32_t> guests_;  // namespaces that it has open beside its own, or asks for, by token
   bool rogue_ = false;     // has flooded: its grants are never answered
   Time armed_ = kNever;
   std::map<std::uint64_t, OpenPut> puts_;

@@ -37,7 +37,7 @@ std::uint64_t Session::put(const PutPlan& plan) {
     if (pools_[pool].closing) continue;
     const auto row = rank_.take_row(pool, RowState::put, order.id);
     if (!row) continue;
-    const std::uint64_t seed = rank_.content_seed(pool, plan.pages[page]);
+    const std::uint64_t seed = rank_.content_seed(ns_, pool, plan.pages[page]);
     rank_.pools[pool].rows[*row].content = seed;
     make_content(seed, 0, rank_.pools[pool].at(*row), rank_.pools[pool].shape.payload_bytes());
     order.items.push_back({page, pool, *row});
@@ -280,6 +280,13 @@ void Session::forge() {
   sim_.probes.hit(Probe::wrong_size);
   const std::uint32_t home = keys_.home(batch.ns, batch.pages[0].hash);
   node_.post_put(*this, home, std::move(batch));
+  if (sim_.knobs.places == 0) return;
+  // What has been retired is nobody's, and its place's next owner loses nothing.
+  RemoveAsk gone;
+  gone.token = next_id();
+  gone.what = RemoveAsk::What::ns;
+  gone.ns = checkers_.some_freed_namespace(random);
+  if (gone.ns != kNoNamespace) node_.post_remove(*this, partition, std::move(gone));
 }
 
 }  // namespace kvonce::sim

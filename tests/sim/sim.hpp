@@ -18,7 +18,7 @@ namespace kvonce::sim {
 
 struct Sim {
   Sim(std::uint64_t seed_, const Faults& faults_, bool trace_)
-      : seed(seed_), faults(faults_), trace(trace_), random(seed_), knobs(make_knobs(random)) {}
+      : seed(seed_), faults(faults_), trace(trace_), random(seed_), knobs(make_knobs(random, Random(mix64(seed_, 0x6e616d6573)))) {}
 
   std::uint64_t seed;
   Faults faults;
@@ -28,6 +28,7 @@ struct Sim {
   Schedule schedule;
   Probes probes;
   Announced announced;
+  bool ending = false;  // the workload is done: everything comes to its end, nothing is tried again
   std::uint64_t digest = 0;
   std::uint32_t violated = 0;  // number of the promise; 0: none so far
   std::string sentence;
@@ -52,6 +53,9 @@ struct Sim {
     if (trace) std::printf("VIOLATED P%u: %s\n", promise, sentence.c_str());
   }
 };
+
+/// Of the knobs' namespaces; ends with its number, of one digit.
+inline std::string namespace_text(std::uint32_t ns) { return "model-" + std::to_string(ns); }
 
 /// The digits of page_name() as a number.
 inline std::uint64_t page_tag(const PageHash& page) {

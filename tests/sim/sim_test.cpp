@@ -49,6 +49,28 @@ TEST_CASE("a fault found once is found again at the same seed by the same senten
   CHECK(again.sentence == sweep.failures.front().sentence);
 }
 
+TEST_CASE("faults of the round that gives places of namespaces back are found within their seeds") {
+  for (const char* name : {"keep_turn", "free_before_emptied", "retire_open"}) {
+    const FaultInfo* fault = find_fault(name);
+    REQUIRE(fault != nullptr);
+    Faults faults;
+    fault->set(faults);
+    const SweepResult sweep = run_seeds(1, fault->within_seeds, 2, faults, true);
+    CHECK_MESSAGE(!sweep.failures.empty(), name);
+  }
+}
+
+TEST_CASE("some runs have fewer places than namespaces, and places change their owners in them") {
+  std::uint64_t retired = 0, reused = 0;
+  for (std::uint64_t seed = 1; seed <= 100; ++seed) {
+    const RunResult run = run_seed(seed, {}, false);
+    retired += run.probes.count(Probe::retirement);
+    reused += run.probes.count(Probe::place_reused);
+  }
+  CHECK(retired > 0);
+  CHECK(reused > 0);
+}
+
 TEST_CASE("faults have names of their own and a stated number of seeds") {
   std::set<std::string> names;
   for (const FaultInfo& fault : all_faults()) {

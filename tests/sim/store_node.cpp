@@ -52,6 +52,8 @@ void StoreNode::start() {
   parts_.clear();
   parts_.resize(partitions());
   conflicts_.clear();
+  round_ = RetireRound(partitions(), sim_.faults.retire);
+  openings_.clear();
   last_between_.assign(partitions(), std::vector<Time>(partitions(), 0));
   checkers_.new_life(next_first_epoch_, warm);
   std::vector<StoreConfig> configs;
@@ -80,6 +82,7 @@ void StoreNode::start() {
   }
   sim_.note("life", life->number, next_first_epoch_);
   if (!warm) return;
+  checkers_.restored_namespaces();
   for (std::uint32_t p = 0; p < partitions(); ++p) {
     arm(p);
     keep_stepping(p);
@@ -124,20 +127,13 @@ Duration StoreNode::delay() {
   return random.chance(15) ? base * 12 : base;
 }
 
-template <class F>
-void StoreNode::call(std::uint32_t partition, const char* what, F&& f) {
-  sim_.note(what, partition);
-  Part& part = parts_[partition];
-  f(*part.core, sim_.now(), part.actions);
-  settle(partition);
-}
-
 void StoreNode::settle(std::uint32_t partition) {
   StoreActions out;
   std::swap(out, parts_[partition].actions);
   checkers_.after_call(partition, out);
   distribute(partition, out);
   arm(partition);
+  if (sim_.knobs.places != 0) report_emptied(partition);
 }
 
 void StoreNode::arm(std::uint32_t partition) {
@@ -307,91 +303,6 @@ void StoreNode::post_release(Peer& peer, std::uint32_t partition, const LeaseCal
        });
 }
 
-// ---- the registrar ---------------------------------------------------------------------------------------------------
-
-Registered StoreNode::decide(RegisterOrder& order, std::vector<CatalogUpdate>& updates) {
-  Registered answer;
-  StoreCore& core = *parts_[0].core;
-  const auto take = [&](std::vector<CatalogUpdate>& made) {
-    for (auto& update : made) {
-      core.apply(update, sim_.now(), parts_[0].actions);
-      updates.push_back(std::move(update));
-    }
-    made.clear();
-  };
-  std::vector<CatalogUpdate> made;
-  const RegisterAnswer ns = core.catalog().ask(NamespaceAsk{order.ns_text}, made);
-  take(made);
-  answer.ns = ns.ns;
-  answer.error = ns.error;
-  for (PoolAsk& ask : order.pools) {
-    ask.ns = ns.ns;
-    RegisterAnswer pool = core.catalog().ask(ask, made);
-    take(made);
-    bool per_rank = false;
-    if (!pool.error && pool.demoted && ask.pool.shards != ask.ranks) {
-      ask.pool.shards = ask.ranks;
-      pool = core.catalog().ask(ask, made);
-      take(made);
-      per_rank = true;
-    }
-    if (pool.error) answer.error = pool.error;
-    answer.pools.push_back({pool.pool, pool.generation, per_rank});
-  }
-  order.group.ns = ns.ns;
-  const RegisterAnswer group = core.catalog().ask(order.group, made);
-  take(made);
-  if (group.error) answer.error = group.error;
-  answer.group = group.group;
-  return answer;
-}
-
-void StoreNode::register_pools(Peer& peer, RegisterOrder order) {
-  post(peer, 0, "register", [this, &peer, order = std::move(order)](StoreCore&, Time, StoreActions&) mutable {
-    RegisterOrder copy = order;
-    std::vector<CatalogUpdate> updates;
-    const Registered answer = decide(copy, updates);
-    if (answer.error) sim_.violate(99, "the registrar refused a right registration: " + answer.error.text);
-    spread(std::move(updates), [this, &peer, answer] {
-      deliver(0, peer, [&peer, answer] { peer.on_registered(answer); });
-    });
-    keep_stepping(0);
-  });
-}
-
-// Every partition knows of a change before the one who asked does: else its first put could come too early. Also who asked
-// for nothing new waits: the change may be another's, and still under way.
-void StoreNode::spread(std::vector<CatalogUpdate> updates, std::function<void()> done) {
-  if (partitions() == 1) return done();
-  auto missing = std::make_shared<std::uint32_t>(partitions() - 1);
-  for (std::uint32_t p = 1; p < partitions(); ++p) {
-    between(0, p, "catalog", [this, p, updates, missing, done](StoreCore& core, Time now, StoreActions& out) {
-      for (const CatalogUpdate& update : updates) core.apply(update, now, out);
-      if (!updates.empty()) keep_stepping(p);
-      between(p, 0, "catalog applied", [missing, done](StoreCore&, Time, StoreActions&) {
-        if (--*missing == 0) done();
-      });
-    });
-  }
-}
-
-void StoreNode::on_conflict(NamespaceId ns, PoolId pool) {
-  sim_.probes.hit(Probe::conflict);
-  if (++conflicts_[{ns, pool}] < sim_.knobs.store.conflict_limit || !sim_.knobs.store.demote) return;
-  std::vector<CatalogUpdate> updates;
-  StoreCore& core = *parts_[0].core;
-  core.catalog().demote(ns, pool, updates);
-  if (updates.empty()) return;
-  sim_.probes.hit(Probe::demotion);
-  sim_.note("demote", ns, pool);
-  for (const CatalogUpdate& update : updates) {
-    checkers_.demoted(update);
-    core.apply(update, sim_.now(), parts_[0].actions);
-  }
-  keep_stepping(0);
-  spread(std::move(updates), [] {});
-}
-
 // ---- what goes wrong -------------------------------------------------------------------------------------------------
 
 void StoreNode::watch_fence(Peer& peer, std::uint64_t life, std::function<bool()> can_write) {
@@ -410,6 +321,7 @@ void StoreNode::watch_fence(Peer& peer, std::uint64_t life, std::function<bool()
 
 void StoreNode::disconnect(Peer& peer, std::function<bool()> can_write) {
   if (life_ != peer.life || !life_->up) return;
+  checkers_.leaves(peer.client);
   const auto life = life_;
   const auto missing = std::make_shared<std::uint32_t>(partitions());
   for (std::uint32_t p = 0; p < partitions(); ++p) {
@@ -420,6 +332,7 @@ void StoreNode::disconnect(Peer& peer, std::function<bool()> can_write) {
       if (life_ != life || !life->up) return;
       const bool fenced = !can_write() && sim_.random.chance(500);
       checkers_.before_leave(p, peer, fenced);
+      if (p == 0) leave_registrar(peer.client);
       call(p, "client left", [&](StoreCore& core, Time now, StoreActions& out) {
         core.client_left(peer.client, fenced, now, out);
       });

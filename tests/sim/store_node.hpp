@@ -6,10 +6,12 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "protocol/retire_round.hpp"
 #include "protocol/store_core.hpp"
 #include "storage/arena.hpp"
 #include "tests/sim/sim.hpp"
@@ -59,6 +61,7 @@ class Peer {
   virtual void on_removed(const RemoveAnswer& answer, std::uint32_t partition) = 0;
   virtual void on_flushed(const FlushAnswer& answer, std::uint32_t partition) = 0;
   virtual void on_registered(const Registered& answer) = 0;
+  virtual void on_opened(std::uint64_t token, const RegisterAnswer& answer) = 0;
   virtual void on_connection_lost() = 0;
   /// Whether anything of this end may still write to a slot that it was granted, now or when it wakes up.
   virtual bool can_write() const = 0;
@@ -85,9 +88,17 @@ class StoreNode {
   StoreCore& core(std::uint32_t partition) { return *parts_[partition].core; }
   std::uint64_t slots_offset(std::uint32_t partition) const;
 
+  /// Called when a round begins that looks for a namespace to be retired.
+  std::function<void()> on_round;
+
   // -- from ranks ----------------------------------------------------------------------------------------------------
   void connect(Peer& peer);
   void register_pools(Peer& peer, RegisterOrder order);
+  /// A namespace alone; `token` is the peer's own.
+  void open_namespace(Peer& peer, std::uint64_t token, NamespaceAsk ask);
+  void close_namespace(Peer& peer, NamespaceId ns);
+  /// At the registrar, before it hears of the client's end.
+  void leave_registrar(ClientId client);
   using Message = std::function<void(StoreCore&, Time, StoreActions&)>;
   /// Over the link from the peer to the partition.
   void post(Peer& peer, std::uint32_t partition, const char* what, Message message);
@@ -107,10 +118,13 @@ class StoreNode {
   void flip_bit();
 
   bool idle_but_leases() const;
+  /// No namespace waits for a place, none is on its way out.
+  bool round_is_over() const { return round_.waiting() == 0 && round_.retiring() == kNoNamespace; }
 
  private:
   struct Part {
     std::unique_ptr<StoreCore> core;
+    EmptiedReport emptied;
     StoreActions actions;
     Time armed = kNever;
     bool stepping = false;
@@ -119,7 +133,12 @@ class StoreNode {
   void start();
   bool restore(const std::vector<StoreConfig>& configs);
   template <class F>
-  void call(std::uint32_t partition, const char* what, F&& f);
+  void call(std::uint32_t partition, const char* what, F&& f) {
+    sim_.note(what, partition);
+    Part& part = parts_[partition];
+    f(*part.core, sim_.now(), part.actions);
+    settle(partition);
+  }
   void settle(std::uint32_t partition);
   void arm(std::uint32_t partition);
   void keep_stepping(std::uint32_t partition);
@@ -129,7 +148,19 @@ class StoreNode {
   void between(std::uint32_t from, std::uint32_t to, const char* what, Message message);
   void spread(std::vector<CatalogUpdate> updates, std::function<void()> done);
   void on_conflict(NamespaceId ns, PoolId pool);
-  Registered decide(RegisterOrder& order, std::vector<CatalogUpdate>& updates);
+  /// An opening at the registrar: of a namespace alone, or of one with pools and a group to be registered in it.
+  struct Opening {
+    Peer* peer = nullptr;
+    std::uint64_t token = 0;
+    std::optional<RegisterOrder> order;
+  };
+  void open(Peer& peer, std::uint64_t token, const NamespaceAsk& ask, std::optional<RegisterOrder> order);
+  void go_round();
+  void ask_use(std::uint64_t round);
+  void answer_opening(const NamespaceOpening& to, const RegisterAnswer& answer, std::vector<CatalogUpdate> updates);
+  void report_emptied(std::uint32_t partition);
+  void apply_here(const std::vector<CatalogUpdate>& updates);
+  Registered decide(RegisterOrder& order, const RegisterAnswer& ns, std::vector<CatalogUpdate>& updates);
   void watch_fence(Peer& peer, std::uint64_t life, std::function<bool()> can_write);
   Duration delay();
 
@@ -140,6 +171,9 @@ class StoreNode {
   std::vector<std::vector<Time>> last_between_;
   std::unordered_map<SenderId, Peer*> peers_;
   std::map<std::pair<NamespaceId, PoolId>, std::uint32_t> conflicts_;
+  RetireRound round_;
+  std::map<std::uint64_t, Opening> openings_;  // by number
+  std::uint64_t last_opening_ = 0;
   std::vector<std::string> snapshots_;  // of the life before, when the next one is to be warm
   std::vector<std::vector<std::pair<CanonicalKey, ObjectLocation>>> kept_;  // by partition: what was readable then
   std::uint64_t index_bytes_ = 0;

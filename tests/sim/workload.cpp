@@ -15,6 +15,7 @@ Workload::Workload(Sim& sim, StoreNode& node, std::vector<std::unique_ptr<Rank>>
     : sim_(sim), node_(node), ranks_(ranks), chains_(sim.knobs.namespaces) {}
 
 void Workload::start() {
+  if (sim_.knobs.hasty != 0) node_.on_round = [this] { hurry(); };
   for (auto& rank : ranks_) {
     sim_.schedule.after(sim_.random.between(1, 2000) * kMicrosecond, [&rank] { rank->connect(); });
   }
@@ -33,6 +34,7 @@ void Workload::tick() {
 // A rank that holds what it was granted for ever ends with its death.
 void Workload::end() {
   finished_ = true;
+  sim_.ending = true;
   if (sim_.knobs.rogue) ranks_.front()->kill();
 }
 
@@ -40,7 +42,8 @@ Rank& Workload::any_rank() { return *sim_.random.pick(ranks_); }
 
 std::vector<PageHash> Workload::some_pages(std::uint32_t ns) {
   Random& random = sim_.random;
-  auto& chains = chains_[ns];
+  // Where namespaces take each other's places, they have the same pages with other bytes.
+  auto& chains = chains_[sim_.knobs.places != 0 ? 0 : ns];
   if (chains.size() < 3 || random.chance(120)) {
     std::vector<PageHash> chain;
     if (!chains.empty() && random.chance(700)) {
@@ -65,6 +68,7 @@ std::vector<PageHash> Workload::some_pages(std::uint32_t ns) {
 void Workload::do_something() {
   const Knobs& knobs = sim_.knobs;
   Random& random = sim_.random;
+  if (knobs.places != 0 && change_namespaces()) return;
   if (go_wrong()) return;
   if (random.chance(knobs.remove + knobs.clear + knobs.flush)) return administrate();
   if (random.chance(knobs.cancel)) return cancel_something();
@@ -78,6 +82,58 @@ void Workload::do_something() {
     return;
   }
   prompt(static_cast<std::uint32_t>(random.below(knobs.engines.size())));
+}
+
+bool Workload::change_namespaces() {
+  const Knobs& knobs = sim_.knobs;
+  Random& random = sim_.random;
+  const auto some = [&] { return static_cast<std::uint32_t>(random.below(knobs.namespaces)); };
+  if (random.chance(knobs.guest)) {
+    Rank& rank = any_rank();
+    if (!rank.dead && !rank.stopped && rank.session() != nullptr) rank.session()->open_guest(some(), random.chance(100));
+    return true;
+  }
+  if (random.chance(knobs.move)) {
+    const auto engine = random.below(knobs.engines.size());
+    const std::uint32_t ns = some();
+    const bool all = random.chance(800);
+    for (auto& rank : ranks_)
+      if (rank->engine == engine && rank->ready() && (all || random.chance(500))) rank->move_to(ns);
+    return true;
+  }
+  if (random.chance(knobs.hasty)) {
+    const auto engine = random.below(knobs.engines.size());
+    if (knobs.rogue && engine == 0) return true;
+    const std::uint32_t ns = some();
+    const Duration stay = random.between(5, 200) * kMillisecond;
+    for (auto& rank : ranks_) {
+      if (rank->engine != engine || !rank->ready()) continue;
+      rank->session()->leave_hastily();
+      sim_.schedule.after(stay + random.below(5 * kMillisecond), [&rank = *rank, process = rank->process, ns] {
+        rank.receive(process, [&rank, ns] { rank.move_to(ns); });
+      });
+    }
+    return true;
+  }
+  return false;
+}
+
+/// Whoever said that it uses its namespace no more does so again while the partitions are asked what they have of it.
+void Workload::hurry() {
+  Random& random = sim_.random;
+  if (!random.chance(300)) return;  // not always: what comes before the question keeps the namespace
+  for (auto& rank : ranks_) {
+    if (!rank->ready() || !rank->session()->hasty() || random.chance(500)) continue;
+    sim_.schedule.after(random.below(2 * sim_.knobs.link_delay_max), [this, &rank = *rank] {
+      if (!rank.ready() || !rank.session()->hasty()) return;
+      auto prompt = std::make_shared<Prompt>();
+      prompt->pages = some_pages(rank.ns());
+      if (sim_.random.chance(500))
+        begin(rank, prompt);
+      else
+        announce(rank, *prompt, 0);
+    });
+  }
 }
 
 bool Workload::go_wrong() {
@@ -168,7 +224,7 @@ void Workload::prompt(std::uint32_t engine) {
   for (auto& rank : ranks_) {
     if (rank->engine != engine || (!all && random.chance(500))) continue;
     sim_.schedule.after(random.below(prompt->spread + 1), [this, &rank = *rank, prompt, look_first] {
-      if (!rank.ready()) return;
+      if (!rank.ready() || rank.session()->hasty()) return;
       if (look_first)
         begin(rank, prompt);
       else

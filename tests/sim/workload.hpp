@@ -34,6 +34,8 @@ class Workload {
   void tick();
   void do_something();
   bool go_wrong();
+  bool change_namespaces();
+  void hurry();
   void prompt(std::uint32_t engine);
   void begin(Rank& rank, const std::shared_ptr<Prompt>& prompt);
   void answered(Rank& rank, const std::shared_ptr<Prompt>& prompt, const LookupAnswer* answer);

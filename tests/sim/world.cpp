@@ -38,6 +38,7 @@ RunResult run_seed(std::uint64_t seed, const Faults& faults, bool trace) {
   if (!sim.failed()) {
     checkers.scan(true);
     if (!node.idle_but_leases()) sim.violate(6, "a store has a deadline left after the last event");
+    if (node.up() && !node.round_is_over()) sim.violate(6, "a namespace waits for a place, or is on its way out, after the last event");
     for (const auto& rank : ranks) {
       if (rank->dead || rank->session() == nullptr) continue;
       if (!rank->session()->quiet() || !rank->mover.idle())
