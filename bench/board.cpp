@@ -14,7 +14,7 @@ namespace kvonce::bench {
 namespace {
 
 // A process that waits for a word looks at it again after this.
-constexpr std::chrono::milliseconds kLook{200};
+constexpr std::chrono::milliseconds kBoardLook{200};
 
 Board* map(int fd) {
   void* const got = mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -41,7 +41,7 @@ void Board::start(std::uint32_t number) noexcept {
 
 void Board::wait_start(std::uint32_t number) const noexcept {
   for (std::uint32_t seen = started.load(std::memory_order_acquire); seen < number; seen = started.load(std::memory_order_acquire))
-    futex_wait(started, seen, kLook);
+    futex_wait(started, seen, kBoardLook);
 }
 
 void Board::step(std::uint32_t ranks_now) noexcept {
@@ -52,7 +52,7 @@ void Board::step(std::uint32_t ranks_now) noexcept {
     futex_wake_all(steps);
     return;
   }
-  while (steps.load(std::memory_order_acquire) == passed) futex_wait(steps, passed, kLook);
+  while (steps.load(std::memory_order_acquire) == passed) futex_wait(steps, passed, kBoardLook);
 }
 
 void Board::open_gates(std::uint32_t number) noexcept {

@@ -25,7 +25,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // Whoever waits looks this often whether it was interrupted: the signal may come to another thread.
-constexpr std::chrono::milliseconds kLook{50};
+constexpr std::chrono::milliseconds kPollLook{50};
 // Descriptors for a child are moved above all numbers that it may have them under.
 constexpr int kOutOfTheWay = 32;
 constexpr std::size_t kLineMax = 256U << 20;
@@ -42,7 +42,7 @@ bool wait_readable(int fd, SteadyPoint deadline) {
     Interrupts::check();
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
     pollfd wait{fd, POLLIN, 0};
-    const int ready = poll(&wait, 1, static_cast<int>(std::clamp(left, std::chrono::milliseconds{0}, kLook).count()));
+    const int ready = poll(&wait, 1, static_cast<int>(std::clamp(left, std::chrono::milliseconds{0}, kPollLook).count()));
     if (ready > 0) return true;
     if (left.count() <= 0) return false;
   }

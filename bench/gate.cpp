@@ -23,7 +23,7 @@ struct Closed {
 Closed g_closed;
 struct sigaction g_before;
 
-constexpr std::chrono::milliseconds kLook{200};
+constexpr std::chrono::milliseconds kGateLook{200};
 
 void on_fault(int number, siginfo_t* info, void* context) {
   auto* const at = static_cast<std::byte*>(info->si_addr);
@@ -38,7 +38,7 @@ void on_fault(int number, siginfo_t* info, void* context) {
   board->ranks[g_closed.rank.load(std::memory_order_relaxed)].at_gate.store(round, std::memory_order_release);
   for (std::uint32_t seen = board->gates_opened.load(std::memory_order_acquire); seen < round;
        seen = board->gates_opened.load(std::memory_order_acquire))
-    futex_wait(board->gates_opened, seen, kLook);
+    futex_wait(board->gates_opened, seen, kGateLook);
   const auto address = reinterpret_cast<std::uintptr_t>(at) / g_closed.page_bytes * g_closed.page_bytes;
   mprotect(reinterpret_cast<void*>(address), g_closed.page_bytes, PROT_READ | PROT_WRITE);
 }

@@ -15,12 +15,20 @@ if(CMAKE_BUILD_TYPE STREQUAL "Debug")
 endif()
 option(KVONCE_CHECKS "Compile assertions in" ${_checks_default})
 option(KVONCE_WERROR "Warnings are errors" ON)
+option(KVONCE_UNITY "Compile several files of tests and programs at once; with a sanitizer, of libraries too" OFF)
 
+# Paths below the checkout are told to ccache relative to the build folder, so that another build folder beside it (the wheel's), or another
+# checkout, finds what this one compiled.
 find_program(CCACHE_PROGRAM ccache)
 mark_as_advanced(CCACHE_PROGRAM)
 if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  set(CMAKE_C_COMPILER_LAUNCHER "${CCACHE_PROGRAM}")
-  set(CMAKE_CXX_COMPILER_LAUNCHER "${CCACHE_PROGRAM}")
+  set(_launcher "${CMAKE_COMMAND}" -E env CCACHE_NOHASHDIR=1)
+  if(NOT DEFINED ENV{CCACHE_BASEDIR})
+    list(APPEND _launcher "CCACHE_BASEDIR=${PROJECT_SOURCE_DIR}")
+  endif()
+  list(APPEND _launcher "${CCACHE_PROGRAM}")
+  set(CMAKE_C_COMPILER_LAUNCHER "${_launcher}")
+  set(CMAKE_CXX_COMPILER_LAUNCHER "${_launcher}")
 endif()
 
 set(CMAKE_C_STANDARD 11)

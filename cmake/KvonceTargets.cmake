@@ -12,6 +12,23 @@ function(kvonce_sources variable)
   set(${variable} "${_sources}" PARENT_SCOPE)
 endfunction()
 
+# kvonce_batch(<target> <size> [ALONE <source>...]): with KVONCE_UNITY the target's sources are compiled <size> at a time; those under ALONE
+# stay by themselves. Names in anonymous namespaces are then shared by a batch, so a target's files have to use different ones.
+function(kvonce_batch target size)
+  cmake_parse_arguments(_arg "" "" "ALONE" ${ARGN})
+  if(NOT KVONCE_UNITY)
+    return()
+  endif()
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE BATCH UNITY_BUILD_BATCH_SIZE ${size})
+  foreach(_source IN LISTS _arg_ALONE)
+    set_source_files_properties("${PROJECT_SOURCE_DIR}/${_source}" TARGET_DIRECTORY ${target} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+  endforeach()
+  # g++ takes a class of a .cpp for one of a header when the .cpp is included.
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)
+  endif()
+endfunction()
+
 # The third-party libraries as SYSTEM interface targets.
 function(kvonce_define_imports)
   add_library(kvonce_xxhash INTERFACE)
@@ -47,14 +64,19 @@ function(kvonce_define_build_info)
     VERBATIM)
 endfunction()
 
-# kvonce_library(<name> FOLDERS <folder>... LINK <target>...): the library kvonce_<name>, static, fit for the shared one.
+# kvonce_library(<name> FOLDERS <folder>... LINK <target>... [ALONE <source>...]): the library kvonce_<name>, static, fit for the
+# shared one. Without a sanitizer it is compiled file by file, whatever KVONCE_UNITY says: an edit compiles one file again, no code
+# depends on what lies beside it, and each file is seen to include what it uses.
 function(kvonce_library name)
-  cmake_parse_arguments(_arg "" "" "FOLDERS;LINK" ${ARGN})
+  cmake_parse_arguments(_arg "" "" "FOLDERS;LINK;ALONE" ${ARGN})
   kvonce_sources(_sources ${_arg_FOLDERS})
   if(_sources)
     add_library(kvonce_${name} STATIC ${_sources})
     target_link_libraries(kvonce_${name} PUBLIC kvonce_options ${_arg_LINK} Threads::Threads)
     add_dependencies(kvonce_${name} kvonce_build_info_header)
+    if(KVONCE_SANITIZE)
+      kvonce_batch(kvonce_${name} 5 ALONE ${_arg_ALONE})
+    endif()
   else()
     add_library(kvonce_${name} INTERFACE)
     target_link_libraries(kvonce_${name} INTERFACE kvonce_options ${_arg_LINK} Threads::Threads)
@@ -95,6 +117,7 @@ function(kvonce_program name)
   add_executable(${name} ${_sources})
   target_link_libraries(${name} PRIVATE kvonce_options ${_arg_LINK})
   add_dependencies(${name} kvonce_build_info_header)
+  kvonce_batch(${name} 4)
   install(TARGETS ${name} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endfunction()
 

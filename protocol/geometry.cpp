@@ -23,8 +23,6 @@ struct Span {
   std::string name;
 };
 
-std::string number(std::uint64_t value) { return std::to_string(value); }
-
 // Layer-major rows: all spans of a cluster have one stride and lie side by side in it.
 bool interleaved(std::vector<const Span*> spans) {
   const std::uint64_t stride = spans.front()->stride;
@@ -57,7 +55,7 @@ bool rows_overlap(const std::vector<const Span*>& spans, std::uint64_t rows, std
     const Row row = next.top();
     next.pop();
     if (last.span != nullptr && row.begin < end) {
-      *error = "row " + number(row.row) + " of " + row.span->name + " overlaps row " + number(last.row) + " of " +
+      *error = "row " + std::to_string(row.row) + " of " + row.span->name + " overlaps row " + std::to_string(last.row) + " of " +
                last.span->name + "; rows must not share bytes";
       return true;
     }
@@ -112,26 +110,26 @@ bool PoolGeometry::create(std::vector<ComponentGeometry> components, std::uint64
     append(layout, component.layers.size());
     for (std::size_t i = 0; i < component.layers.size(); ++i) {
       const LayerGeometry& layer = component.layers[i];
-      const std::string where = name + " layer " + number(i);
+      const std::string where = name + " layer " + std::to_string(i);
       if (layer.base == nullptr) return fail(where + " has a null base; an address is needed");
       if (layer.row_bytes == 0) return fail(where + " has rows of 0 bytes; at least 1 is needed");
       if (layer.row_bytes > kMaxObjectBytes - pool.object_bytes_) {
-        return fail(where + " with rows of " + number(layer.row_bytes) + " bytes makes the object larger than " +
-                    number(kMaxObjectBytes) + " bytes, the most that is allowed");
+        return fail(where + " with rows of " + std::to_string(layer.row_bytes) + " bytes makes the object larger than " +
+                    std::to_string(kMaxObjectBytes) + " bytes, the most that is allowed");
       }
       if (layer.row_stride < layer.row_bytes) {
-        return fail(where + " has a row stride of " + number(layer.row_stride) + " bytes; at least its row's " +
-                    number(layer.row_bytes) + " bytes are needed");
+        return fail(where + " has a row stride of " + std::to_string(layer.row_stride) + " bytes; at least its row's " +
+                    std::to_string(layer.row_bytes) + " bytes are needed");
       }
       if (pool.ranges_.size() == kMaxRanges) {
-        return fail(where + " is one range too many; " + number(kMaxRanges) + " are allowed");
+        return fail(where + " is one range too many; " + std::to_string(kMaxRanges) + " are allowed");
       }
       Span span{reinterpret_cast<std::uint64_t>(layer.base), layer.row_stride, layer.row_bytes, 0, where};
       std::uint64_t last_row = 0;
       if (__builtin_mul_overflow(rows - 1, layer.row_stride, &last_row) ||
           __builtin_add_overflow(span.first, last_row, &last_row) ||
           __builtin_add_overflow(last_row, layer.row_bytes, &span.end)) {
-        return fail(where + " with " + number(rows) + " rows of stride " + number(layer.row_stride) +
+        return fail(where + " with " + std::to_string(rows) + " rows of stride " + std::to_string(layer.row_stride) +
                     " goes beyond the last address; fewer rows are allowed");
       }
       spans.push_back(std::move(span));

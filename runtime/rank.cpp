@@ -14,7 +14,7 @@ using runtime::check_timeout;
 
 namespace {
 
-std::string quoted(std::string_view name) { return "'" + std::string(name) + "'"; }
+std::string in_quotes(std::string_view name) { return "'" + std::string(name) + "'"; }
 
 /// The shard that a pool declares for this rank, checked against its group.
 Error check_shard(const PoolSpec& spec, const Rank::Impl& rank, std::size_t index, Coordinates* shard) {
@@ -22,10 +22,10 @@ Error check_shard(const PoolSpec& spec, const Rank::Impl& rank, std::size_t inde
   *shard = spec.shard.value_or(rank.at);
   const auto axis = [&](const char* name, const AxisPart& part, std::uint16_t of) -> Error {
     if (part.of != of)
-      return bad("pool " + quoted(spec.name) + ": shard " + (spec.shard ? "declares " : "is by rank: ") + std::to_string(part.of) +
+      return bad("pool " + in_quotes(spec.name) + ": shard " + (spec.shard ? "declares " : "is by rank: ") + std::to_string(part.of) +
                  " parts on axis " + name + ", its group has " + std::to_string(of));
     if (part.index >= part.of)
-      return bad("pool " + quoted(spec.name) + ": shard " + std::to_string(part.index) + " on axis " + name +
+      return bad("pool " + in_quotes(spec.name) + ": shard " + std::to_string(part.index) + " on axis " + name +
                  " must be below " + std::to_string(part.of));
     return {};
   };
@@ -91,13 +91,13 @@ Result<PoolHandle> Rank::register_pool(const PoolSpec& spec) {
   const int index = impl_->group->find(spec.name);
   if (index < 0) {
     std::string names;
-    for (const auto& pool : impl_->group->ask.pools) names += (names.empty() ? "" : ", ") + quoted(pool.name);
-    result.error = bad("pool " + quoted(spec.name) + " is not in group " + quoted(impl_->group->ask.name) + ", which has " + names);
+    for (const auto& pool : impl_->group->ask.pools) names += (names.empty() ? "" : ", ") + in_quotes(pool.name);
+    result.error = bad("pool " + in_quotes(spec.name) + " is not in group " + in_quotes(impl_->group->ask.name) + ", which has " + names);
     return result;
   }
   const protocol::GroupPoolAsk& described = impl_->group->ask.pools[static_cast<std::size_t>(index)];
   if (spec.memory != MemoryKind::host) {
-    result.error = bad("pool " + quoted(spec.name) + ": memory is hip, and this runtime reaches host memory only");
+    result.error = bad("pool " + in_quotes(spec.name) + ": memory is hip, and this runtime reaches host memory only");
     return result;
   }
   Coordinates shard;
@@ -115,20 +115,20 @@ Result<PoolHandle> Rank::register_pool(const PoolSpec& spec) {
   }
   std::string text;
   if (!protocol::PoolGeometry::create(std::move(components), spec.rows, &memory->geometry, &text)) {
-    result.error = bad("pool " + quoted(spec.name) + ": " + text);
+    result.error = bad("pool " + in_quotes(spec.name) + ": " + text);
     return result;
   }
   const std::vector<std::uint64_t> ranges = memory->geometry.all_range_bytes();
   if (!ranges.empty()) {
     auto shape = storage::SlotShape::create(ranges);
     if (!shape.shape) {
-      result.error = bad("pool " + quoted(spec.name) + ": " + shape.error);
+      result.error = bad("pool " + in_quotes(spec.name) + ": " + shape.error);
       return result;
     }
     memory->shape = std::move(shape.shape);
     const std::uint64_t room = impl_->core->partition_slots_bytes();
     if (memory->shape->slot_bytes() > room) {
-      result.error = bad("pool " + quoted(spec.name) + ": one object takes " + std::to_string(memory->shape->slot_bytes()) +
+      result.error = bad("pool " + in_quotes(spec.name) + ": one object takes " + std::to_string(memory->shape->slot_bytes()) +
                          " bytes, and a partition has " + std::to_string(room) + "; raise arena_bytes");
       return result;
     }
@@ -141,7 +141,7 @@ Result<PoolHandle> Rank::register_pool(const PoolSpec& spec) {
       if (same_memory(impl_->pools[i]->geometry, memory->geometry))
         result.value.id = i;
       else
-        result.error = bad("pool " + quoted(spec.name) + " is registered already with other buffers; unregister it first");
+        result.error = bad("pool " + in_quotes(spec.name) + " is registered already with other buffers; unregister it first");
       return result;
     }
   }

@@ -35,7 +35,7 @@ constexpr int kLockFd = 4;
 constexpr std::size_t kShownLog = 1'024;
 constexpr std::size_t kReadyMax = 256;
 
-std::string system_text(int code) { return std::generic_category().message(code); }
+std::string errno_text(int code) { return std::generic_category().message(code); }
 
 class Descriptor {
  public:
@@ -242,7 +242,7 @@ Result<std::string> find_store_program(const std::string& wanted) {
 Error start_store_process(const StoreProcess& process, Clock::time_point deadline) {
   const auto failed = [&](const std::string& what, int code) {
     const bool passes = code == EAGAIN || code == ENOMEM || code == EMFILE || code == ENFILE;
-    return Error{passes ? Reason::busy : Reason::store_lost, process.program + " could not be started: " + what + ": " + system_text(code)};
+    return Error{passes ? Reason::busy : Reason::store_lost, process.program + " could not be started: " + what + ": " + errno_text(code)};
   };
   Descriptor input(open("/dev/null", O_RDONLY | O_CLOEXEC));
   if (input.get() < 0) return failed("/dev/null", errno);

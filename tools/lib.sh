@@ -51,9 +51,6 @@ build_jobs() {
   echo $((cores < gib ? cores : gib))
 }
 
-# The same file compiled in another build folder is the same: the wheel's build takes most of it from the release build.
-export CCACHE_NOHASHDIR=1
-
 # Options of CMake for the next build.
 build_options=()
 

@@ -10,7 +10,7 @@
 namespace kvonce::apps {
 namespace {
 
-constexpr std::string_view kCommand = "get";
+constexpr std::string_view kGetCommand = "get";
 
 struct GetOptions {
   StoreOptions store;
@@ -53,7 +53,7 @@ int tell_got(const StoreClient& client, const GetOptions& options, const PageKey
     }
     print_json(out);
   } else if (!found) {
-    tell_error(kCommand, key.given + " is not there: " + sentence(got.reason));
+    tell_error(kGetCommand, key.given + " is not there: " + sentence(got.reason));
   } else if (!options.output.empty() && options.output != "-") {
     std::printf("%s: %s B, verified, in %s\n", key.given.c_str(), protocol::format_count(got.bytes).c_str(),
                 options.output.c_str());
@@ -98,14 +98,14 @@ Got get_page(StoreClient& client, const GetOptions& options, const PageKey& key)
 
 int run_get(const GetOptions& options) {
   const ParsedKeys keys = parse_keys({options.page});
-  if (!keys.error.empty()) return tell_error(kCommand, keys.error);
+  if (!keys.error.empty()) return tell_error(kGetCommand, keys.error);
   if (options.store.output.format == OutputFormat::json && !options.store.output.quiet &&
       (options.output.empty() || options.output == "-"))
-    return tell_error(kCommand, "--json: the bytes go to standard output already; give them a file with -o");
+    return tell_error(kGetCommand, "--json: the bytes go to standard output already; give them a file with -o");
   const auto opened = StoreClient::open(options.store, StoreClient::Use::read);
-  if (!opened.client) return tell_error(kCommand, opened.error);
+  if (!opened.client) return tell_error(kGetCommand, opened.error);
   const Got got = get_page(*opened.client, options, keys.keys.front());
-  if (!got.error.empty()) return tell_error(kCommand, got.error);
+  if (!got.error.empty()) return tell_error(kGetCommand, got.error);
   return tell_got(*opened.client, options, keys.keys.front(), got);
 }
 

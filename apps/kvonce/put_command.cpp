@@ -17,7 +17,7 @@ namespace {
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-constexpr std::string_view kCommand = "put";
+constexpr std::string_view kPutCommand = "put";
 // Bytes in rows at a time, unless one object is larger.
 constexpr std::uint64_t kRowBytes = 64ULL << 20;
 constexpr std::uint64_t kRowsMost = 4'096;
@@ -169,7 +169,7 @@ std::string put_all(StoreClient& client, const PutOptionsGiven& options, Work& w
   return {};
 }
 
-const char* to_string(ReadBack read_back) {
+const char* read_back_text(ReadBack read_back) {
   constexpr std::array<const char*, 3> kTexts{"not_read", "same", "differs"};
   return kTexts[static_cast<std::size_t>(read_back)];
 }
@@ -197,7 +197,7 @@ void tell(const StoreClient& client, const PutOptionsGiven& options, const Work&
                                   {"file", work.files[i].path()},
                                   {"verdict", kvonce::to_string(outcome.verdict)},
                                   {"reason", kvonce::to_string(outcome.reason)},
-                                  {"read_back", to_string(outcome.read_back)}};
+                                  {"read_back", read_back_text(outcome.read_back)}};
       if (outcome.not_read != Reason::none) page["not_read_reason"] = kvonce::to_string(outcome.not_read);
       out["pages"].push_back(std::move(page));
     }
@@ -218,10 +218,10 @@ void tell(const StoreClient& client, const PutOptionsGiven& options, const Work&
 
 int run_put(const PutOptionsGiven& options) {
   Work work;
-  if (const std::string wrong = find_work(options, work); !wrong.empty()) return tell_error(kCommand, wrong);
+  if (const std::string wrong = find_work(options, work); !wrong.empty()) return tell_error(kPutCommand, wrong);
   const auto opened = StoreClient::open(options.store, StoreClient::Use::write);
-  if (!opened.client) return tell_error(kCommand, opened.error);
-  if (const std::string wrong = put_all(*opened.client, options, work); !wrong.empty()) return tell_error(kCommand, wrong);
+  if (!opened.client) return tell_error(kPutCommand, opened.error);
+  if (const std::string wrong = put_all(*opened.client, options, work); !wrong.empty()) return tell_error(kPutCommand, wrong);
   if (!options.store.output.quiet) tell(*opened.client, options, work);
   const bool done =
       std::all_of(work.outcomes.begin(), work.outcomes.end(), [](const Outcome& outcome) { return outcome.done(); });

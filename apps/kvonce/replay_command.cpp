@@ -19,7 +19,7 @@
 namespace kvonce::apps {
 namespace {
 
-constexpr std::string_view kCommand = "replay";
+constexpr std::string_view kReplayCommand = "replay";
 
 /// The trace for several passes: read once, since standard input cannot be read again, and kept only where another pass follows.
 class RequestFeed {
@@ -134,34 +134,34 @@ std::string play_all(const ReplayPlan& plan, RequestFeed& feed, bool quiet, Repl
 int run_replay(const ReplayOptions& options, bool capacity_given, const OutputOptions& output) {
   PlannedReplay planned = plan_replay(options);
   if (!planned.plan)
-    return tell_error(kCommand, planned.error);
+    return tell_error(kReplayCommand, planned.error);
   if (options.via.starts_with("unix:")) {
     const auto capacity = bench::store_capacity(options.via);
     if (!capacity)
-      return tell_error(kCommand, "--via: " + capacity.error.text);
+      return tell_error(kReplayCommand, "--via: " + capacity.error.text);
     if (const std::string wrong = take_store_capacity(*planned.plan, capacity_given, capacity.value); !wrong.empty())
-      return tell_error(kCommand, wrong);
+      return tell_error(kReplayCommand, wrong);
   }
   const ReplayPlan& plan = *planned.plan;
   for (const ReplaySetup& setup : plan.runs) {
     if (const Error wrong = check_store(plan, setup))
-      return tell_error(kCommand, "the store: " + wrong.text);
+      return tell_error(kReplayCommand, "the store: " + wrong.text);
   }
   workload::OpenedTrace trace = workload::open_trace(plan.trace, plan.seed);
   if (!trace.source)
-    return tell_error(kCommand, "--trace: " + trace.error);
+    return tell_error(kReplayCommand, "--trace: " + trace.error);
   RequestFeed feed(std::move(trace.source), plan.limit, plan.runs.size() > 1);
 
   catch_interrupts();
   ReplayOutcome outcome;
   if (const std::string error = play_all(plan, feed, output.quiet, outcome); !error.empty())
-    return tell_error(kCommand, error);
+    return tell_error(kReplayCommand, error);
 
   if (!output.quiet) {
     const std::string text = output.format == OutputFormat::json ? replay_json(plan, outcome) : replay_table(plan, outcome);
     const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
     if (!written)
-      return tell_error(kCommand, "the result cannot be written to standard output");
+      return tell_error(kReplayCommand, "the result cannot be written to standard output");
   }
   bool sound = !outcome.interrupted;
   for (const ReplayFigures& figures : outcome.runs)

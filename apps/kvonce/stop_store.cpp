@@ -26,7 +26,7 @@ using Clock = std::chrono::steady_clock;
 
 // A lock's owner and what it has written into it agree within this, unless something is wrong.
 constexpr std::chrono::milliseconds kSettle{1'000};
-constexpr std::chrono::milliseconds kLookAgain{5};
+constexpr std::chrono::milliseconds kStopLookAgain{5};
 
 std::string system_text(int code) { return std::generic_category().message(code); }
 
@@ -160,7 +160,7 @@ StoppedStore stop_store(const std::string& socket, std::chrono::milliseconds tim
     bool changing = false;
     StoppedStore result = try_to_stop(socket, deadline, timeout, changing);
     if (!changing || Clock::now() >= settled) return result;
-    std::this_thread::sleep_for(kLookAgain);
+    std::this_thread::sleep_for(kStopLookAgain);
   }
 }
 

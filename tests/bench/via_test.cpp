@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 using kvonce::cli_test::LiveProgram;
 using kvonce::cli_test::ProgramResult;
 using kvonce::cli_test::run_program;
-using Json = nlohmann::json;
+using PlainJson = nlohmann::json;
 
 // The folder for temporary files of one test: empty again at its end, and no process is left that was started with it.
 class Place {
@@ -57,18 +57,18 @@ class Place {
   std::string before_;
 };
 
-Json run_to_end(const std::vector<std::string>& arguments) {
+PlainJson run_to_end(const std::vector<std::string>& arguments) {
   const ProgramResult result = run_program(arguments);
   CHECK_MESSAGE(result.exit_status == 0, result.err);
   CHECK(result.err == "");
-  const Json json = result.json();
+  const PlainJson json = result.json();
   REQUIRE(json.is_object());
   return json;
 }
 
-std::uint64_t sum_of(const Json& counts) {
+std::uint64_t sum_of(const PlainJson& counts) {
   std::uint64_t sum = 0;
-  for (const Json& one : counts) sum += one.get<std::uint64_t>();
+  for (const PlainJson& one : counts) sum += one.get<std::uint64_t>();
   return sum;
 }
 
@@ -78,10 +78,10 @@ TEST_CASE("rank processes that put the same pages move each byte once, whatever 
   const Place place;
   for (const std::string depth : {"1", "4"}) {
     const bool limit = depth == "1";
-    const Json r = run_to_end({"bench", "put", "--via", "spawn", "--ranks", "3", "--pages", "203", "--page-bytes", "5000", "--batch", "20", "--depth",
+    const PlainJson r = run_to_end({"bench", "put", "--via", "spawn", "--ranks", "3", "--pages", "203", "--page-bytes", "5000", "--batch", "20", "--depth",
                          depth, "--repeat", "2", "--expect-path", "shm", "--limit-time", limit ? "20ms" : "0ms", "--json"});
     REQUIRE(r["runs"].size() == 2);
-    for (const Json& run : r["runs"]) {
+    for (const PlainJson& run : r["runs"]) {
       CHECK(run["unique_bytes"] == 203 * 5'000);
       CHECK(run["announced_bytes"] == 3 * 203 * 5'000);
       CHECK(run["moved_bytes"] == run["unique_bytes"]);
@@ -106,7 +106,7 @@ TEST_CASE("rank processes that put the same pages move each byte once, whatever 
 
 TEST_CASE("rank processes in lock step share the work") {
   const Place place;
-  const Json r = run_to_end({"bench", "put", "--via", "spawn", "--ranks", "2", "--pages", "64", "--page-bytes", "4KiB", "--batch", "8", "--lockstep", "--limit-time", "0ms", "--json"});
+  const PlainJson r = run_to_end({"bench", "put", "--via", "spawn", "--ranks", "2", "--pages", "64", "--page-bytes", "4KiB", "--batch", "8", "--lockstep", "--limit-time", "0ms", "--json"});
   CHECK(r["moved_bytes"] == r["unique_bytes"]);
   CHECK(r["verified"] == true);
   place.check_nothing_left();
@@ -114,7 +114,7 @@ TEST_CASE("rank processes in lock step share the work") {
 
 TEST_CASE("rank processes load every page with a lease that another process took") {
   const Place place;
-  const Json r = run_to_end({"bench", "get", "--via", "spawn", "--ranks", "2", "--pages", "203", "--page-bytes", "5000", "--batch", "20", "--depth", "2",
+  const PlainJson r = run_to_end({"bench", "get", "--via", "spawn", "--ranks", "2", "--pages", "203", "--page-bytes", "5000", "--batch", "20", "--depth", "2",
                        "--repeat", "2", "--limit-time", "0ms", "--json"});
   CHECK(r["asked_bytes"] == 2 * 203 * 5'000);
   CHECK(r["loaded_bytes"] == r["asked_bytes"]);
@@ -126,15 +126,15 @@ TEST_CASE("rank processes load every page with a lease that another process took
 
 TEST_CASE("exists, lookup and idle go through a store of another process") {
   const Place place;
-  const Json exists = run_to_end({"bench", "exists", "--via", "spawn", "--ranks", "2", "--pages", "5000", "--operations", "1000", "--json"});
+  const PlainJson exists = run_to_end({"bench", "exists", "--via", "spawn", "--ranks", "2", "--pages", "5000", "--operations", "1000", "--json"});
   CHECK(exists["asked_keys"] == 2 * 896);  // whole batches of 128
   CHECK(exists["found_keys"] == exists["asked_keys"]);
   CHECK(exists["false_hits"] == 0);
-  const Json lookup =
+  const PlainJson lookup =
       run_to_end({"bench", "lookup", "--via", "spawn", "--ranks", "2", "--pages", "200", "--checkpoint-pages", "16", "--operations", "5", "--json"});
   CHECK(lookup["restorable_pages"] == 192);
   CHECK(lookup["path"] == "shm");
-  const Json idle = run_to_end({"bench", "idle", "--via", "spawn", "--ranks", "2", "--time", "50ms", "--json"});
+  const PlainJson idle = run_to_end({"bench", "idle", "--via", "spawn", "--ranks", "2", "--time", "50ms", "--json"});
   CHECK(idle["pools"] == 2);
   CHECK(idle["seconds"] >= 0.05);
   CHECK(idle.contains("clients_cpu_percent"));
@@ -143,7 +143,7 @@ TEST_CASE("exists, lookup and idle go through a store of another process") {
 
 TEST_CASE("writers that are killed in the middle of a copy lose nothing for the others") {
   const Place place;
-  const Json r = run_to_end({"bench", "coalesce", "--ranks", "3", "--pages", "3", "--page-bytes", "512KiB", "--rounds", "3", "--kills", "5", "--json"});
+  const PlainJson r = run_to_end({"bench", "coalesce", "--ranks", "3", "--pages", "3", "--page-bytes", "512KiB", "--rounds", "3", "--kills", "5", "--json"});
   CHECK(r["kills"] == 5);
   CHECK(r["kills_in_grant"] == 5);
   CHECK(r["promotions"] >= 5);
@@ -165,7 +165,7 @@ TEST_CASE("writers that are killed in the middle of a copy lose nothing for the 
 TEST_CASE("a store that ends in order has all its pages back") {
   if (!fs::is_directory("/dev/shm")) return;  // an arena's file must be on tmpfs
   const Place place("/dev/shm");
-  const Json r = run_to_end({"bench", "restart", "--pages", "300", "--page-bytes", "20000", "--folder", place.path(), "--json"});
+  const PlainJson r = run_to_end({"bench", "restart", "--pages", "300", "--page-bytes", "20000", "--folder", place.path(), "--json"});
   CHECK(r["pages_back"] == 300);
   CHECK(r["wrong_pages"] == 0);
   CHECK(r["objects_back"] == r["objects_before"]);

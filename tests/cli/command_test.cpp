@@ -12,7 +12,7 @@ using namespace kvonce::cli_test;
 
 namespace {
 
-bool contains(const std::string& text, const std::string& part) {
+bool has_part(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
@@ -39,7 +39,7 @@ void check_refused(const Bad& bad, const std::string& input = {}) {
   CHECK(std::count(result.err.begin(), result.err.end(), '\n') == 1);
   for (const std::string& part : bad.told) {
     INFO(part);
-    CHECK(contains(result.err, part));
+    CHECK(has_part(result.err, part));
   }
 }
 
@@ -50,7 +50,7 @@ TEST_CASE("Help of the program and of replay fits a screen") {
     const ProgramResult result = run_program(arguments);
     CHECK(result.exit_status == 0);
     CHECK(result.err.empty());
-    CHECK(contains(result.out, "Usage"));
+    CHECK(has_part(result.out, "Usage"));
     const auto [lines, longest] = page_size(result.out);
     CHECK(lines <= 24);
     CHECK(longest <= 110);
@@ -61,14 +61,14 @@ TEST_CASE("The version names the program and CAF") {
   const ProgramResult result = run_program({"--version"});
   CHECK(result.exit_status == 0);
   CHECK(result.out.starts_with("kvonce "));
-  CHECK(contains(result.out, "CAF"));
+  CHECK(has_part(result.out, "CAF"));
 }
 
 TEST_CASE("Without a command the help goes to standard error, as a usage error") {
   const ProgramResult result = run_program({});
   CHECK(result.exit_status == 2);
   CHECK(result.out.empty());
-  CHECK(contains(result.err, "replay"));
+  CHECK(has_part(result.err, "replay"));
 }
 
 TEST_CASE("Every bad option is refused with its name, its value and what is allowed") {
@@ -105,12 +105,12 @@ TEST_CASE("Every bad option is refused with its name, its value and what is allo
 
 TEST_CASE("The help of a benchmark shows what each option takes, and no process of its own") {
   const std::string all = run_program({"bench", "--help"}).out;
-  CHECK_FALSE(contains(all, "rank "));
+  CHECK_FALSE(has_part(all, "rank "));
   for (const char* const job : {"put", "get", "exists", "lookup", "idle", "memory", "coalesce", "restart", "allocator"}) {
     const std::string help = run_program({"bench", job, "--help"}).out;
     INFO(help);
-    CHECK_FALSE(contains(help, " TEXT"));
-    CHECK(contains(help, " N "));
+    CHECK_FALSE(has_part(help, " TEXT"));
+    CHECK(has_part(help, " N "));
   }
 }
 

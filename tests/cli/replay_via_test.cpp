@@ -16,7 +16,7 @@ namespace {
 
 const Words kReplay{"replay", "--trace", "builtin:chat", "--limit", "120", "--preset", "kimi-k3-draft", "--scale", "8192"};
 
-json replay(const Words& more) {
+json replay_chat(const Words& more) {
   Words arguments = kReplay;
   arguments.insert(arguments.end(), more.begin(), more.end());
   return run_json(arguments);
@@ -47,11 +47,11 @@ class TemporaryFiles {
 TEST_CASE("A replay with a store that is spawned hits and moves what it does with an embedded one, and leaves nothing") {
   const RunFolder folder;
   std::filesystem::create_directory(folder / "tmp");
-  const json embedded = replay({"--capacity", "40GiB"});
+  const json embedded = replay_chat({"--capacity", "40GiB"});
   json spawned;
   {
     const TemporaryFiles there(folder / "tmp");
-    spawned = replay({"--capacity", "40GiB", "--via", "spawn"});
+    spawned = replay_chat({"--capacity", "40GiB", "--via", "spawn"});
   }
   CHECK(embedded["via"] == "embedded");
   CHECK(spawned["via"] == "spawn");
@@ -67,12 +67,12 @@ TEST_CASE("A replay on a store that runs has its size, and leaves its pages to n
   LiveStore store(folder, {"--memory", "256MiB", "--capacity", "20MiB", "--leased-bytes", "20MiB"});
   REQUIRE(store.ready());
   const std::string via = "unix:" + folder.socket();
-  const json on_it = replay({"--via", via});
+  const json on_it = replay_chat({"--via", via});
   // 20 MiB of 1/8192.
   CHECK(on_it["runs"][0]["capacity_bytes"] == 160ULL << 30);
-  CHECK(lasting(on_it) == lasting(replay({"--capacity", "160GiB"})));
+  CHECK(lasting(on_it) == lasting(replay_chat({"--capacity", "160GiB"})));
   CHECK(run_json({"stat"})["memory"]["payload_bytes"] == 0);
-  CHECK(lasting(replay({"--via", via, "--capacity", "160GiB"})) == lasting(on_it));  // a second one finds nothing of the first
+  CHECK(lasting(replay_chat({"--via", via, "--capacity", "160GiB"})) == lasting(on_it));  // a second one finds nothing of the first
 
   const auto refused = [](Words arguments, const Words& told) {
     arguments.insert(arguments.begin(), "replay");

@@ -16,8 +16,8 @@ using namespace kvonce::protocol::test;
 namespace {
 
 constexpr NamespaceId kNs = 3;
-constexpr PoolId kPools = 3;
-constexpr std::uint32_t kShards[kPools] = {1, 2, 5};
+constexpr PoolId kModelPools = 3;
+constexpr std::uint32_t kModelShards[kModelPools] = {1, 2, 5};
 
 struct ModelMember {
   MemberId id = kNone;
@@ -46,7 +46,7 @@ struct ModelPage {
 class Model {
  public:
   Model(const IndexLimits& limits, std::uint64_t pages, std::uint64_t seed) : f_(limits), limits_(limits), pages_(pages), rng_(seed) {
-    for (PoolId pool = 0; pool < kPools; ++pool) f_.index.set_pool(kNs, pool, kShards[pool], HitPolicy::every_page(), 4);
+    for (PoolId pool = 0; pool < kModelPools; ++pool) f_.index.set_pool(kNs, pool, kModelShards[pool], HitPolicy::every_page(), 4);
   }
 
   void step() {
@@ -95,8 +95,8 @@ class Model {
         break;
       }
       default: {
-        const auto pool = static_cast<PoolId>(rng_() % kPools);
-        const auto shard = static_cast<std::uint32_t>(rng_() % kShards[pool]);
+        const auto pool = static_cast<PoolId>(rng_() % kModelPools);
+        const auto shard = static_cast<std::uint32_t>(rng_() % kModelShards[pool]);
         if (m.visible(pool, shard) != nullptr) break;
         ModelMember member;
         member.pool = pool;
@@ -137,8 +137,8 @@ class Model {
     REQUIRE(walked.size() == model_.size());
     for (auto& [page, m] : model_) REQUIRE(walked.count(m.record) == 1);
     std::vector<std::uint8_t> there(hashes.size(), 9);
-    for (PoolId pool = 0; pool < kPools; ++pool)
-      for (std::uint32_t shard = 0; shard < kShards[pool]; ++shard) {
+    for (PoolId pool = 0; pool < kModelPools; ++pool)
+      for (std::uint32_t shard = 0; shard < kModelShards[pool]; ++shard) {
         reader.exists(kNs, pool, shard, hashes, there.data());
         for (std::uint64_t page = 0; page < pages_; ++page) {
           const auto at = model_.find(page);
@@ -210,9 +210,9 @@ class Model {
     for (MemberId id = index.first_member(m.record); id != kNone; id = index.next_member(id)) chain.insert(id);
     REQUIRE(chain.size() == m.members.size());
     std::uint64_t full = 0;
-    for (PoolId pool = 0; pool < kPools; ++pool) {
+    for (PoolId pool = 0; pool < kModelPools; ++pool) {
       std::uint32_t published = 0;
-      for (std::uint32_t shard = 0; shard < kShards[pool]; ++shard) {
+      for (std::uint32_t shard = 0; shard < kModelShards[pool]; ++shard) {
         const ModelMember* member = m.visible(pool, shard);
         REQUIRE(index.find_member(m.record, pool, shard) == (member == nullptr ? kNone : member->id));
         const bool there = member != nullptr && member->state == MemberState::published;
@@ -224,7 +224,7 @@ class Model {
         REQUIRE(where.level == member->level);
         REQUIRE(same(where.slot, member->slot));
       }
-      if (published == kShards[pool]) full |= std::uint64_t{1} << pool;
+      if (published == kModelShards[pool]) full |= std::uint64_t{1} << pool;
     }
     REQUIRE(index.full_pools(m.record) == full);
     for (auto& [id, member] : m.members) {

@@ -24,7 +24,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-std::unique_ptr<Process> engine(const std::string& timeout_ms, const std::string& kvonced = {}) {
+std::unique_ptr<Process> starting_engine(const std::string& timeout_ms, const std::string& kvonced = {}) {
   std::vector<std::string> arguments{timeout_ms};
   if (!kvonced.empty()) arguments.push_back(kvonced);
   auto process = std::make_unique<Process>(KVONCED_STARTER, arguments);
@@ -32,7 +32,7 @@ std::unique_ptr<Process> engine(const std::string& timeout_ms, const std::string
   return process;
 }
 
-json result_of(Process& process) {
+json starter_result(Process& process) {
   process.finish();
   const std::size_t line = process.out.find('\n');
   return line == std::string::npos ? json() : json::parse(process.out.substr(line + 1), nullptr, false);
@@ -63,13 +63,13 @@ TEST_CASE("eight engines that look for a store while one is stopped: each finds 
   int told = 0;
   for (int round = 0; round < rounds_wanted(); ++round) {
     std::vector<std::unique_ptr<Process>> engines;
-    for (int i = 0; i < 8; ++i) engines.push_back(engine("30000"));
+    for (int i = 0; i < 8; ++i) engines.push_back(starting_engine("30000"));
     for (std::size_t i = 0; i < 4; ++i) engines[i]->close_input();
     Process stop(KVONCE_PROGRAM, {"stop"});
     for (const auto& one : engines) one->close_input();
     Process stop_again(KVONCE_PROGRAM, {"stop"});
     for (const auto& one : engines) {
-      const json result = result_of(*one);
+      const json result = starter_result(*one);
       INFO("round " << round << ": " << result.dump());
       REQUIRE(result.is_object());
       CHECK(result["descriptors_kept"] == true);
@@ -105,8 +105,8 @@ TEST_CASE("eight engines that look for a store while one is stopped: each finds 
 TEST_CASE("a store that is told to end while it starts is no error: another one is started") {
   const RunFolder folder;
   const std::string once = script(folder, "if [ $(wc -l < " + folder / "starts" + ") -lt 3 ]; then echo ended >&3; exit 0; fi\nexec " + KVONCED_PROGRAM + " \"$@\"");
-  const auto one = engine("30000", once);
-  const json result = result_of(*one);
+  const auto one = starting_engine("30000", once);
+  const json result = starter_result(*one);
   INFO(result.dump());
   CHECK(result["store"] == "unix:" + folder.socket());
   CHECK(occurrences(read_file(folder / "starts"), "started") == 3);
@@ -115,8 +115,8 @@ TEST_CASE("a store that is told to end while it starts is no error: another one 
 
 TEST_CASE("a store that always ends as soon as it is ready is started again with pauses, and told when the time is over") {
   const RunFolder folder;
-  const auto one = engine("1000", script(folder, "echo ready " + std::to_string(transport::kWireVersion) + " >&3"));
-  const json result = result_of(*one);
+  const auto one = starting_engine("1000", script(folder, "echo ready " + std::to_string(transport::kWireVersion) + " >&3"));
+  const json result = starter_result(*one);
   INFO(result.dump());
   const std::string error = result["error"];
   CHECK(error.find("each ended as soon as it was ready") != std::string::npos);
@@ -130,8 +130,8 @@ TEST_CASE("a store that another is starting by hand is waited for, not told as a
   const RunFolder folder;
   // What the engine starts finds the socket taken by then.
   const std::string beaten = script(folder, std::string(KVONCED_PROGRAM) + " --detach --memory 64MiB --populate no > /dev/null\nexec " + KVONCED_PROGRAM + " \"$@\"");
-  const auto one = engine("30000", beaten);
-  const json result = result_of(*one);
+  const auto one = starting_engine("30000", beaten);
+  const json result = starter_result(*one);
   INFO(result.dump());
   CHECK(result["store"] == "unix:" + folder.socket());
   CHECK(run(KVONCE_PROGRAM, {"stop", "-q"}).status == 0);

@@ -5,7 +5,7 @@
 
 namespace kvonce::protocol::test {
 
-constexpr auto kDone = CopyOutcome::done;
+constexpr auto kCopied = CopyOutcome::done;
 constexpr std::uint64_t kObject = 4096;
 
 namespace {
@@ -45,13 +45,13 @@ TEST_CASE("a load in parts looks up and copies one after the other, each twice t
   CHECK(rank.nothing());
 
   // The parts end in any order; the results keep the order of the items, and the pin stays until the last has ended.
-  rank.done(second, {kDone, CopyOutcome::mismatch, kDone, kDone});
+  rank.done(second, {kCopied, CopyOutcome::mismatch, kCopied, kCopied});
   CHECK(rank.out.loads_done.empty());
   CHECK(rank.out.load_ends.empty());
-  rank.done(first, {CopyOutcome::failed, kDone});
+  rank.done(first, {CopyOutcome::failed, kCopied});
   CHECK(rank.out.load_ends.empty());
   CHECK(rank.core->rows_lent(0) == 9);
-  rank.done(third, {kDone, kDone, CopyOutcome::expired});
+  rank.done(third, {kCopied, kCopied, CopyOutcome::expired});
   CHECK(rank.load_result() == "copy_failed, none, none, checksum_mismatch, none, none, none, none, deadline");
   CHECK(rank.out.load_ends.size() == 1);
   CHECK(rank.out.load_progress.empty());
@@ -68,11 +68,11 @@ TEST_CASE("progress of a load in parts is told once, when all parts are in place
   rank.more(1);
   CHECK(rows(rank) == Rows{2});
   const auto second = operation(rank);
-  rank.core->copy_progress(first, 2, {kDone, kDone}, rank.now, rank.next());
+  rank.core->copy_progress(first, 2, {kCopied, kCopied}, rank.now, rank.next());
   CHECK(rank.nothing());
-  rank.done(first, {kDone, kDone});
+  rank.done(first, {kCopied, kCopied});
   CHECK(rank.nothing());
-  rank.done(second, {kDone});
+  rank.done(second, {kCopied});
   REQUIRE(rank.out.load_progress.size() == 1);
   CHECK(rank.out.load_progress[0].layers_done == Rank::kLayers);
   CHECK(rank.load_result() == "none, none, none, absent");
@@ -98,10 +98,10 @@ TEST_CASE("items that are not there are passed over, and a last part of nothing 
   SUBCASE("while the first part is still running") {
     rank.more(1);
     CHECK(rank.nothing());
-    rank.done(first, {kDone, kDone});
+    rank.done(first, {kCopied, kCopied});
   }
   SUBCASE("after the first part") {
-    rank.done(first, {kDone, kDone});
+    rank.done(first, {kCopied, kCopied});
     CHECK(rank.nothing());
     rank.more(1);
   }
@@ -124,7 +124,7 @@ TEST_CASE("a part of pools that have none of the layers asked for copies nothing
   rank.more(1);
   CHECK(rows(rank) == Rows{5});
   CHECK(rank.out.load_more.empty());
-  rank.done(operation(rank), {kDone});
+  rank.done(operation(rank), {kCopied});
   CHECK(rank.out.loads_done.size() == 1);
 }
 
@@ -140,9 +140,9 @@ TEST_CASE("a cancel in the middle stops all that runs and begins nothing more") 
   CHECK(rank.out.loads_done.empty());
   rank.more(1);
   CHECK(rank.nothing());
-  rank.done(first, {kDone, kDone});
+  rank.done(first, {kCopied, kCopied});
   CHECK(rank.out.loads_done.empty());  // rows of the second part may still be written
-  rank.done(second, {kDone, CopyOutcome::canceled, CopyOutcome::canceled, CopyOutcome::canceled});
+  rank.done(second, {kCopied, CopyOutcome::canceled, CopyOutcome::canceled, CopyOutcome::canceled});
   CHECK(rank.load_result() == "none, none, none, canceled, canceled, canceled, canceled, canceled, canceled");
   CHECK(rank.out.load_progress.empty());
   CHECK(rank.out.load_ends.size() == 1);
@@ -153,7 +153,7 @@ TEST_CASE("between two parts, when nothing runs, a cancel or a close ends the lo
   Rank rank = parted();
   rank.load(Rank::load_order(1, 3));
   rank.begun(1);
-  rank.done(operation(rank), {kDone, kDone});
+  rank.done(operation(rank), {kCopied, kCopied});
   CHECK(rank.nothing());
   SUBCASE("cancel") {
     rank.core->cancel_load(1, rank.now, rank.next());
@@ -196,7 +196,7 @@ TEST_CASE("the deadline ends what has not been looked up; the parts that run end
   }
   CHECK(rank.out.copies.empty());
   CHECK(rank.out.loads_done.empty());
-  rank.done(first, {kDone, CopyOutcome::expired});
+  rank.done(first, {kCopied, CopyOutcome::expired});
   CHECK(rank.load_result() == "none, deadline, deadline, deadline");
   CHECK(rank.core->idle());
   CHECK(rank.core->next_deadline() == kNever);
@@ -206,7 +206,7 @@ TEST_CASE("between two parts the deadline ends the load at once") {
   Rank rank = parted();
   rank.load(Rank::load_order(1, 3, 2000));
   rank.begun(1);
-  rank.done(operation(rank), {kDone, kDone});
+  rank.done(operation(rank), {kCopied, kCopied});
   rank.advance(2000);
   CHECK(rank.load_result() == "none, none, deadline");
   CHECK(rank.core->idle());
