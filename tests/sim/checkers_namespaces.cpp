@@ -28,8 +28,14 @@ void Checkers::new_life_of_namespaces() {
 
 void Checkers::restored_namespaces() {
   const Catalog& catalog = node_->core(0).catalog();
-  for (std::uint32_t place = 0; place < kMaxNamespaces; ++place)
-    if (const NamespaceId ns = catalog.at_place(place); ns != kNoNamespace) namespaces_[ns] = {sim_.now(), sim_.now(), {}};
+  for (std::uint32_t place = 0; place < kMaxNamespaces; ++place) {
+    const NamespaceId ns = catalog.at_place(place);
+    if (ns != kNoNamespace) namespaces_[ns] = {sim_.now(), sim_.now(), {}};
+    for (std::uint32_t p = 1; p < sim_.knobs.partitions; ++p)
+      if (node_->core(p).catalog().at_place(place) != ns)
+        sim_.violate(9, "after a restart partition " + std::to_string(p) + " has " + name_of(node_->core(p).catalog().at_place(place)) +
+                            " where the registrar has " + std::to_string(ns));
+  }
 }
 
 void Checkers::uses(const Peer& peer, NamespaceId ns) {
