@@ -54,6 +54,10 @@ Error check_reserved(const char* what, std::uint64_t value) {
   return value == 0 ? Error{} : bad(std::string(what) + ": reserved is " + std::to_string(value) + ": must be 0");
 }
 
+Error check_flag(const std::string& name, std::uint64_t value) {
+  return value <= 1 ? Error{} : bad(name + " is " + std::to_string(value) + ": must be 0 or 1");
+}
+
 Error check_list(const char* call, const char* what, const void* list, std::size_t count, std::size_t least) {
   if (count < least || count > kMaxBatchItems)
     return {count < least ? Reason::bad_argument : Reason::too_many, std::string(call) + ": " + std::to_string(count) + " " +

@@ -117,6 +117,8 @@ Error write_result(const T& result, T* to, const char* what, std::size_t first_s
 }
 
 Error check_reserved(const char* what, std::uint64_t value);
+/// A flag is 0 or 1.
+Error check_flag(const std::string& name, std::uint64_t value);
 /// `least` to 65,536 entries at `list`.
 Error check_list(const char* call, const char* what, const void* list, std::size_t count, std::size_t least);
 

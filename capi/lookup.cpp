@@ -41,6 +41,7 @@ kvonce_reason kvonce_lookup(kvonce_runtime* runtime, uint32_t group, const kvonc
     LookupOptions with;
     if (Error wrong = to_completion(&read.completion, &with.completion)) return wrong;
     if (read.request_id != nullptr) with.request_id = read.request_id;
+    if (Error wrong = check_flag("lookup options: probe", read.probe)) return wrong;
     with.probe = read.probe != 0;
     with.lease_time = to_ms(read.lease_time_ms);
     with.timeout = to_ms_or(read.timeout_ms, with.timeout);

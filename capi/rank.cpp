@@ -32,6 +32,7 @@ Error to_group(const kvonce_group_options& from, GroupSpec* to) {
     if (pool.trailing_pages > 65'535)
       return bad("pool '" + made.name + "': trailing_pages is " + number(pool.trailing_pages) + ": must be at most 65,535");
     made.policy.trailing_pages = static_cast<std::uint16_t>(pool.trailing_pages);
+    if (Error wrong = check_flag("pool '" + made.name + "': optional", pool.optional)) return wrong;
     made.optional = pool.optional != 0;
   }
   return {};

@@ -92,7 +92,7 @@ Result<std::string> find_or_start_store(const RuntimeConfig& config, Clock::time
   StartLock lock(socket);
   if (!lock.usable()) {
     const int code = errno;
-    const bool passes = code == EMFILE || code == ENFILE || code == ENOMEM || code == ENOENT;  // the last: its folder went just now
+    const bool passes = code == ENOMEM || code == ENOENT;  // the last: its folder went just now
     result.error = {passes ? Reason::busy : Reason::store_lost,
                     StartLock::path(socket) + " cannot be opened: " + std::generic_category().message(code)};
     return result;

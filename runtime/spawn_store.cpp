@@ -166,9 +166,10 @@ std::string read_ready(int from, Clock::time_point deadline, bool& in_time) {
 }
 
 /// It has detached the store and ends at once; true when it has. Somebody else in this process may wait for all children.
-bool reap(pid_t child, Clock::time_point deadline) {
+/// `status`: as waitpid's; stays where nobody knows.
+bool reap(pid_t child, Clock::time_point deadline, int* status = nullptr) {
   for (;;) {
-    const pid_t got = waitpid(child, nullptr, WNOHANG);
+    const pid_t got = waitpid(child, status, WNOHANG);
     if (got == child || (got < 0 && errno == ECHILD)) return true;
     if (Clock::now() >= deadline) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds{1});
@@ -190,6 +191,67 @@ std::string last_lines(const std::string& path) {
   while (!text.empty() && text.back() == '\n') text.pop_back();
   std::replace_if(text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < ' ' && c != '\n'; }, '?');
   return "its log " + path + " ends with: " + text;
+}
+
+/// The signal that has ended the store; 0: none has.
+int signal_of(const std::string& said, int status) {
+  if (said.starts_with(kKilled)) return std::atoi(said.c_str() + kKilled.size());
+  return WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+}
+
+/// `killed`: it was ended by a signal before it was ready.
+Error start_once(const StoreProcess& process, Clock::time_point deadline, bool* killed) {
+  const auto failed = [&](const std::string& what, int code) {
+    const bool passes = code == EAGAIN || code == ENOMEM;  // a lack of descriptors lasts as long as this process keeps its own
+    return Error{passes ? Reason::busy : Reason::store_lost, process.program + " could not be started: " + what + ": " + errno_text(code)};
+  };
+  Descriptor input(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  if (input.get() < 0) return failed("/dev/null", errno);
+  Descriptor log(open(process.log_path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0600));
+  if (log.get() < 0) return failed(process.log_path, errno);
+  const bool locked = process.start_lock >= 0;
+  Descriptor lock(locked ? fcntl(process.start_lock, F_DUPFD_CLOEXEC, kLockFd + 1) : -1);  // the same open file: the same lock
+  if (locked && lock.get() < 0) return failed("the lock of the start", errno);
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) return failed("pipe", errno);
+  Descriptor listen(ends[0]);
+  Descriptor tell(ends[1]);
+  if (listen.get() < 0 || tell.get() < 0) return failed("pipe", EMFILE);
+  pid_t child = -1;
+  if (const int code = spawn(process, input.get(), log.get(), tell.get(), lock.get(), child); code != 0) return failed("posix_spawn", code);
+  tell.close();
+  lock.close();
+  bool in_time = false;
+  const std::string said = read_ready(listen.get(), deadline, in_time);
+  const std::string expected = "ready " + std::to_string(transport::kWireVersion) + "\n";
+  if (said == expected) {
+    // A program that does not detach, as a script around kvonced: it stays this process's child.
+    static_cast<void>(reap(child, deadline));
+    return {};
+  }
+  if (!in_time) {
+    // What was spawned is gone already unless it is no kvonced; the store itself goes on, and a later call finds it.
+    if (!reap(child, deadline)) {
+      kill(child, SIGKILL);
+      waitpid(child, nullptr, 0);
+    }
+    return {Reason::deadline, process.program + " was started, but is not ready yet; " + last_lines(process.log_path)};
+  }
+  int status = 0;
+  if (!reap(child, deadline, &status)) {
+    kill(child, SIGKILL);
+    waitpid(child, nullptr, 0);
+  }
+  if (said == kToldToEnd) return {Reason::busy, process.program + " was told to end before it was ready"};
+  if (said.starts_with("ready "))
+    return {Reason::store_lost, process.program + " speaks wire version " + said.substr(6, said.size() - 7) + ", this library " +
+                                    std::to_string(transport::kWireVersion) + ": set KVONCE_KVONCED to the kvonced of this release"};
+  const int signal = signal_of(said, status);
+  *killed = signal != 0;
+  std::string how = " ended";
+  if (*killed) how = " was ended by signal " + std::to_string(signal) + " (" + strsignal(signal) + ")";
+  else if (WEXITSTATUS(status) != 0) how = " ended with status " + std::to_string(WEXITSTATUS(status));
+  return {Reason::store_lost, process.program + how + " before it was ready; " + last_lines(process.log_path)};
 }
 
 }  // namespace
@@ -240,51 +302,11 @@ Result<std::string> find_store_program(const std::string& wanted) {
 }
 
 Error start_store_process(const StoreProcess& process, Clock::time_point deadline) {
-  const auto failed = [&](const std::string& what, int code) {
-    const bool passes = code == EAGAIN || code == ENOMEM || code == EMFILE || code == ENFILE;
-    return Error{passes ? Reason::busy : Reason::store_lost, process.program + " could not be started: " + what + ": " + errno_text(code)};
-  };
-  Descriptor input(open("/dev/null", O_RDONLY | O_CLOEXEC));
-  if (input.get() < 0) return failed("/dev/null", errno);
-  Descriptor log(open(process.log_path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0600));
-  if (log.get() < 0) return failed(process.log_path, errno);
-  const bool locked = process.start_lock >= 0;
-  Descriptor lock(locked ? fcntl(process.start_lock, F_DUPFD_CLOEXEC, kLockFd + 1) : -1);  // the same open file: the same lock
-  if (locked && lock.get() < 0) return failed("the lock of the start", errno);
-  int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) return failed("pipe", errno);
-  Descriptor listen(ends[0]);
-  Descriptor tell(ends[1]);
-  if (listen.get() < 0 || tell.get() < 0) return failed("pipe", EMFILE);
-  pid_t child = -1;
-  if (const int code = spawn(process, input.get(), log.get(), tell.get(), lock.get(), child); code != 0) return failed("posix_spawn", code);
-  tell.close();
-  lock.close();
-  bool in_time = false;
-  const std::string said = read_ready(listen.get(), deadline, in_time);
-  const std::string expected = "ready " + std::to_string(transport::kWireVersion) + "\n";
-  if (said == expected) {
-    // A program that does not detach, as a script around kvonced: it stays this process's child.
-    static_cast<void>(reap(child, deadline));
-    return {};
-  }
-  if (!in_time) {
-    // What was spawned is gone already unless it is no kvonced; the store itself goes on, and a later call finds it.
-    if (!reap(child, deadline)) {
-      kill(child, SIGKILL);
-      waitpid(child, nullptr, 0);
-    }
-    return {Reason::deadline, process.program + " was started, but is not ready yet; " + last_lines(process.log_path)};
-  }
-  if (!reap(child, deadline)) {
-    kill(child, SIGKILL);
-    waitpid(child, nullptr, 0);
-  }
-  if (said == kToldToEnd) return {Reason::busy, process.program + " was told to end before it was ready"};
-  if (said.starts_with("ready "))
-    return {Reason::store_lost, process.program + " speaks wire version " + said.substr(6, said.size() - 7) + ", this library " +
-                                    std::to_string(transport::kWireVersion) + ": set KVONCE_KVONCED to the kvonced of this release"};
-  return {Reason::store_lost, process.program + " ended before it was ready; " + last_lines(process.log_path)};
+  bool killed = false;
+  Error error = start_once(process, deadline, &killed);
+  // By somebody's hand, or for memory that was short just then: the next one may live.
+  if (killed && Clock::now() < deadline) error = start_once(process, deadline, &killed);
+  return error;
 }
 
 }  // namespace kvonce::runtime

@@ -19,6 +19,9 @@ Result<std::string> find_store_program(const std::string& wanted);
 /// What a kvonced says on --ready-fd, instead of being ready, when it was told to end while it started.
 inline constexpr std::string_view kToldToEnd = "ended\n";
 
+/// What the process that detached it says there when the store was ended by a signal: with its number and the end of the line.
+inline constexpr std::string_view kKilled = "killed ";
+
 struct StoreProcess {
   std::string program;
   std::vector<std::string> arguments;  ///< --detach, --ready-fd and --start-lock-fd are added
@@ -26,8 +29,8 @@ struct StoreProcess {
   std::string log_path;                ///< made anew: its standard output and error
 };
 /// Spawned, never forked: own session, no descriptor, handler or blocked signal of this process. Done when it has said that it is
-/// ready and the process that this one has to wait for is waited for. Reason::busy: it may well start the next time; it was told
-/// to end while it started, or this process or the system lacks something for the moment.
+/// ready and the process that this one has to wait for is waited for. One that a signal ends while it starts is started once more.
+/// Reason::busy: it may well start the next time; it was told to end while it started, or the system lacks something for the moment.
 Error start_store_process(const StoreProcess& process, std::chrono::steady_clock::time_point deadline);
 
 }  // namespace kvonce::runtime

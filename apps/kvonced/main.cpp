@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <cstring>
 #include <string>
+#include <string_view>
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -16,6 +17,7 @@
 #include "protocol/units.hpp"
 #include "runtime/auto_store.hpp"
 #include "runtime/host_memory.hpp"
+#include "runtime/spawn_store.hpp"
 
 namespace {
 
@@ -29,14 +31,25 @@ int tell_errors(const std::vector<std::string>& errors) {
   return kExitNotStarted;
 }
 
-/// Without a descriptor to tell, the process that was called waits itself until the store is ready, or has said why it is not.
-int await_ready(int from, pid_t store) {
-  char first = '\0';
-  ssize_t got = 0;
-  do {
-    got = read(from, &first, 1);
-  } while (got < 0 && errno == EINTR);
-  if (got == 1 && first == 'r') return 0;
+/// Nobody listens any more: then nobody waits.
+void pass_on(int to, std::string_view word) {
+  if (to >= 0) static_cast<void>(!write(to, word.data(), word.size()));
+}
+
+/// The process that was called waits until the store is ready, or has said why it is not: it alone sees that a signal has ended it.
+/// `to`: who is told the same; -1: nobody.
+int await_ready(int from, int to, pid_t store) {
+  std::string word;
+  char part[64];
+  for (;;) {
+    const ssize_t got = read(from, part, sizeof part);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) break;
+    word.append(part, static_cast<std::size_t>(got));
+    if (word.ends_with('\n')) break;
+  }
+  pass_on(to, word);
+  if (word.starts_with('r')) return 0;
   int status = 0;
   pid_t ended = -1;
   do {
@@ -45,26 +58,26 @@ int await_ready(int from, pid_t store) {
   const std::string who = "the store (process " + std::to_string(store) + ") ";
   if (ended == store && WIFSIGNALED(status)) {
     const int number = WTERMSIG(status);
+    if (word.empty()) pass_on(to, std::string(kvonce::runtime::kKilled) + std::to_string(number) + "\n");
     return tell_errors({who + "was ended by signal " + std::to_string(number) + " (" + strsignal(number) + ") before it was ready"});
   }
-  return got == 1 ? tell_errors({who + "was told to end before it was ready"}) : kExitNotStarted;  // it has said why
+  return !word.empty() ? tell_errors({who + "was told to end before it was ready"}) : kExitNotStarted;  // it has said why
 }
 
 /// Before any thread is there. In the child: nothing. In the process that was called: its exit status.
 std::optional<int> detach(CommandLine& line) {
   int ends[2] = {-1, -1};
-  if (line.ready_fd < 0 && pipe2(ends, O_CLOEXEC) != 0) return tell_errors({std::string("pipe: ") + std::strerror(errno)});
+  if (pipe2(ends, O_CLOEXEC) != 0) return tell_errors({std::string("pipe: ") + std::strerror(errno)});
   const pid_t child = fork();
   if (child < 0) return tell_errors({std::string("fork: ") + std::strerror(errno)});
   if (child > 0) {
-    if (ends[0] < 0) return 0;
     close(ends[1]);
-    return await_ready(ends[0], child);
+    if (line.start_lock_fd >= 0) close(line.start_lock_fd);  // the store's
+    return await_ready(ends[0], line.ready_fd, child);
   }
-  if (ends[0] >= 0) {
-    close(ends[0]);
-    line.ready_fd = ends[1];
-  }
+  close(ends[0]);
+  if (line.ready_fd >= 0) close(line.ready_fd);
+  line.ready_fd = ends[1];
   setsid();
   umask(077);
   const int null = open("/dev/null", O_RDONLY | O_CLOEXEC);

@@ -373,7 +373,8 @@ class Rank:
         """
         Offers pages of one chain, each the parent of the next. rows[pool]: one index per page (times the pool's unit), negative: the page has no
         row in that pool. parent, first_depth: the page before the first one, and how many there are. after: no byte of a row is read before it
-        fires. timeout: seconds. From here until the result the rows must not change. At most 65,536 items. Raises BadArgument, Closed.
+        fires; a function that raises ends the put, as cancel() does. timeout: seconds. From here until the result the rows must not change.
+        At most 65,536 items. Raises BadArgument, Closed.
         """
 
     def load(self, lease: Lease | bytes, pages: Pages, rows: dict[Pool, Indices], layer_begin: int = 0, layer_end: int | None = None, layers_per_group: int = 0, after: Event | Callable[[], bool] | None = None, timeout: float = 30.0, progress: Callable[[int], object] | None = None) -> LoadFuture:

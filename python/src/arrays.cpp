@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "python/src/arrays.hpp"
 
+#include <bit>
 #include <cstring>
 #include <optional>
 #include <string_view>
@@ -9,6 +10,7 @@
 
 #include "python/src/errors.hpp"
 #include "python/src/process.hpp"
+#include "python/src/values.hpp"
 
 namespace kvonce::python {
 namespace {
@@ -75,24 +77,25 @@ bool view_buffer(nb::handle object, bool writable, View* view) {
   return true;
 }
 
-std::vector<std::int64_t> integers(const nb::object& sequence) {
+std::vector<std::int64_t> integers(const nb::object& sequence, const std::string& name) {
   std::vector<std::int64_t> values;
-  for (const nb::handle value : sequence) values.push_back(nb::cast<std::int64_t>(value));
+  for (const nb::handle value : sequence) values.push_back(integer_of<std::int64_t>(value, name));
   return values;
 }
 
 /// A torch tensor, by what it has: works for every dtype, those that DLPack and the buffer protocol have no name for too.
 bool view_tensor(nb::handle object, View* view) {
   if (!nb::hasattr(object, "data_ptr") || !nb::hasattr(object, "element_size") || !nb::hasattr(object, "stride")) return false;
-  view->data = reinterpret_cast<char*>(nb::cast<std::uint64_t>(object.attr("data_ptr")()));
-  view->item_bytes = nb::cast<std::int64_t>(object.attr("element_size")());
-  view->shape = integers(nb::object(object.attr("shape")));
-  view->strides = integers(nb::object(object.attr("stride")()));
+  view->data = reinterpret_cast<char*>(integer_of<std::uintptr_t>(object.attr("data_ptr")(), "a tensor's data_ptr"));
+  view->item_bytes = integer_of<std::int64_t>(object.attr("element_size")(), "a tensor's element_size");
+  view->shape = integers(nb::object(object.attr("shape")), "a tensor's shape");
+  view->strides = integers(nb::object(object.attr("stride")()), "a tensor's stride");
+  if (view->shape.size() != view->strides.size()) raise_bad("a tensor has not as many strides as axes");
   for (std::int64_t& stride : view->strides) stride *= view->item_bytes;
-  view->host = nb::cast<std::string>(nb::str(object.attr("device").attr("type"))) == "cpu";
+  view->host = text_of(object.attr("device").attr("type"), "a tensor's device type") == "cpu";
   const nb::object dtype = object.attr("dtype");
-  const std::string type =
-      nb::cast<std::string>(nb::str(nb::handle(dtype)));  // from an attribute, nb::str takes the object as it is
+  // From an attribute, nb::str takes the object as it is.
+  const std::string type = text_of(nb::str(nb::handle(dtype)), "a tensor's dtype");
   if (type.find("uint") != std::string::npos) view->kind = 'u';
   else if (type.find("int") != std::string::npos && type.find("q") == std::string::npos) view->kind = 'i';
   view->keeper = std::make_unique<ObjectKeeper>(object);
@@ -118,8 +121,17 @@ bool view_dlpack(nb::handle object, View* view) {
   return true;
 }
 
-bool view_array(nb::handle object, bool writable, View* view) {
-  return view_buffer(object, writable, view) || view_tensor(object, view) || view_dlpack(object, view);
+/// `name` names the argument in errors.
+bool view_array(nb::handle object, bool writable, View* view, const std::string& name) {
+  if (view_buffer(object, writable, view)) return true;
+  try {
+    if (view_tensor(object, view)) return true;
+  } catch (nb::python_error& error) {
+    // A sparse tensor, or one without memory, has no pointer to give.
+    if (!error.matches(PyExc_Exception)) throw;
+    raise_bad(name + " is a " + kind_name(object) + " whose memory cannot be read: " + shown(error.value()));
+  }
+  return view_dlpack(object, view);
 }
 
 /// Bytes of the axes behind the first; nothing where they are not one contiguous piece.
@@ -146,17 +158,6 @@ std::int64_t integer_at(const char* at, std::int64_t bytes, bool is_signed) {
   }
 }
 
-std::int64_t integer_of(nb::handle item, const std::string& what) {
-  const nb::object index = nb::steal(PyNumber_Index(item.ptr()));
-  long long value = -1;
-  if (index.is_valid()) value = PyLong_AsLongLong(index.ptr());
-  if (PyErr_Occurred() != nullptr) {
-    PyErr_Clear();
-    raise_bad(what + " holds a " + kind_name(item) + ": must be integers of 64 bits");
-  }
-  return value;
-}
-
 struct RowReader {
   std::size_t pages;
   std::uint32_t unit;
@@ -173,7 +174,7 @@ struct RowReader {
   void read(const At& at) {
     rows.resize(pages);
     for (std::size_t p = 0; p < pages; ++p) {
-      const std::int64_t index = at(static_cast<std::int64_t>(p * unit));
+      const std::int64_t index = at(p * unit);
       if (index < 0) {
         rows[p] = -1;
         continue;
@@ -193,46 +194,59 @@ PageHash page_of_bytes(const char* bytes) { return *PageHash::from_bytes({bytes,
 std::vector<std::int64_t> read_rows(nb::handle indices, std::size_t pages, std::uint32_t unit, const std::string& what) {
   RowReader reader{pages, unit, what, {}};
   if (Py_TYPE(indices.ptr()) == &PyRange_Type) {
-    const auto start = nb::cast<std::int64_t>(indices.attr("start"));
-    const auto step = nb::cast<std::int64_t>(indices.attr("step"));
-    reader.check_count(static_cast<std::int64_t>(nb::len(indices)));
-    reader.read([&](std::int64_t i) { return start + i * step; });
+    const Py_ssize_t count = PyObject_Size(indices.ptr());
+    if (count < 0) {
+      forget_exception();
+      raise_bad(what + " is " + shown(indices) + ": must have " + std::to_string(unit) + " entries for each page");
+    }
+    reader.check_count(count);
+    const auto start = integer_of<std::int64_t>(indices.attr("start"), what + ": the start");
+    const auto step = integer_of<std::int64_t>(indices.attr("step"), what + ": the step");
+    // All entries lie between the first and the last one.
+    if (count > 0) integer_of<std::int64_t>(indices.attr("__getitem__")(count - 1), what + ": the last entry");
+    reader.read([&](std::uint64_t i) {
+      return static_cast<std::int64_t>(static_cast<std::uint64_t>(start) + i * static_cast<std::uint64_t>(step));
+    });
     return std::move(reader.rows);
   }
-  if (PyList_Check(indices.ptr())) {
-    reader.check_count(PyList_Size(indices.ptr()));
-    reader.read([&](std::int64_t i) { return integer_of(PyList_GetItem(indices.ptr(), i), what); });
-    return std::move(reader.rows);
-  }
-  if (PyTuple_Check(indices.ptr())) {
-    reader.check_count(PyTuple_Size(indices.ptr()));
-    reader.read([&](std::int64_t i) { return integer_of(PyTuple_GetItem(indices.ptr(), i), what); });
+  if (PyList_Check(indices.ptr()) || PyTuple_Check(indices.ptr())) {
+    reader.check_count(PyObject_Size(indices.ptr()));
+    reader.read([&](std::size_t i) {
+      const nb::object item = item_at(indices, i, what);
+      std::int64_t index = 0;
+      return read_integer(item, &index) ? index : integer_of<std::int64_t>(item, what + ": entry " + std::to_string(i));
+    });
     return std::move(reader.rows);
   }
   View view;
-  if (!view_array(indices, false, &view))
+  if (!view_array(indices, false, &view, what))
     raise_bad(what + " is a " + kind_name(indices) + ": must be an integer array, a range or a list");
   if (!view.host) raise_bad(what + " lies on a device: row indices must be in host memory");
-  if (view.kind == '?' || view.item_bytes > 8) raise_bad(what + " is no array of integers");
+  if (view.kind == '?' || view.item_bytes > 8 || !std::has_single_bit(static_cast<std::uint64_t>(view.item_bytes))) raise_bad(what + " is no array of integers");
   if (view.shape.size() != 1) raise_bad(what + " has " + std::to_string(view.shape.size()) + " axes: must have one");
   reader.check_count(view.shape[0]);
   const std::int64_t stride = view.strides[0];
   const bool is_signed = view.kind == 'i';
-  reader.read([&](std::int64_t i) { return integer_at(view.data + i * stride, view.item_bytes, is_signed); });
+  reader.read([&](std::size_t i) {
+    const std::int64_t index = integer_at(view.data + static_cast<std::int64_t>(i) * stride, view.item_bytes, is_signed);
+    if (index < 0 && !is_signed)
+      raise_bad(what + ": entry " + std::to_string(i) + " is " + std::to_string(static_cast<std::uint64_t>(index)) +
+                ": must be at most " + std::to_string(std::numeric_limits<std::int64_t>::max()));
+    return index;
+  });
   return std::move(reader.rows);
 }
 
 PageHash read_page(nb::handle page) {
   if (PyUnicode_Check(page.ptr()) != 0) {
-    Py_ssize_t size = 0;
-    const char* const text = PyUnicode_AsUTF8AndSize(page.ptr(), &size);
-    if (text == nullptr) throw nb::python_error();
-    const auto found = PageHash::from_hex({text, static_cast<std::size_t>(size)});
-    if (!found) raise_bad("a page hash of " + std::to_string(size) + " characters: must be 64 hexadecimal digits, or 32 bytes");
+    const std::string text = text_of(page, "a page hash");
+    const auto found = PageHash::from_hex(text);
+    if (!found)
+      raise_bad("a page hash of " + std::to_string(text.size()) + " characters: must be 64 hexadecimal digits, or 32 bytes");
     return *found;
   }
   View view;
-  if (!view_array(page, false, &view))
+  if (!view_array(page, false, &view, "a page hash"))
     raise_bad("a page hash is a " + kind_name(page) + ": must be 32 bytes, or 64 hexadecimal digits");
   if (!view.host || view.shape.size() != 1 || view.shape[0] != 32 || view.strides[0] != 1 || view.item_bytes != 1)
     raise_bad("a page hash of another size: must be 32 bytes, or 64 hexadecimal digits");
@@ -241,26 +255,20 @@ PageHash read_page(nb::handle page) {
 
 std::vector<PageHash> read_pages(nb::handle pages) {
   std::vector<PageHash> hashes;
-  const auto each = [&](Py_ssize_t count, auto at) {
-    hashes.reserve(static_cast<std::size_t>(count));
-    for (Py_ssize_t i = 0; i < count; ++i) {
-      const nb::handle item = at(pages.ptr(), i);
+  if (PyList_Check(pages.ptr()) || PyTuple_Check(pages.ptr())) {
+    const auto count = static_cast<std::size_t>(PyObject_Size(pages.ptr()));
+    hashes.reserve(count);
+    for (std::size_t i = 0; i < count; ++i) {
+      const nb::object item = item_at(pages, i, "pages");
       // The common case without a buffer's bookkeeping.
       if (PyBytes_Check(item.ptr()) && PyBytes_Size(item.ptr()) == 32)
         hashes.push_back(page_of_bytes(PyBytes_AsString(item.ptr())));
       else hashes.push_back(read_page(item));
     }
-  };
-  if (PyList_Check(pages.ptr())) {
-    each(PyList_Size(pages.ptr()), [](PyObject* list, Py_ssize_t i) { return PyList_GetItem(list, i); });
-    return hashes;
-  }
-  if (PyTuple_Check(pages.ptr())) {
-    each(PyTuple_Size(pages.ptr()), [](PyObject* tuple, Py_ssize_t i) { return PyTuple_GetItem(tuple, i); });
     return hashes;
   }
   View view;
-  if (PyUnicode_Check(pages.ptr()) != 0 || !view_array(pages, false, &view))
+  if (PyUnicode_Check(pages.ptr()) != 0 || !view_array(pages, false, &view, "pages"))
     raise_bad("pages are a " + kind_name(pages) +
               ": must be bytes of n * 32, an (n, 32) uint8 array, or a list of 32-byte hashes");
   const bool flat = view.shape.size() == 1 && view.strides[0] == view.item_bytes;
@@ -272,8 +280,11 @@ std::vector<PageHash> read_pages(nb::handle pages) {
   }
   const std::int64_t bytes = flat ? view.shape[0] * view.item_bytes : -1;
   if (bytes < 0 || view.item_bytes != 1 || bytes % 32 != 0)
-    raise_bad("pages are " + (bytes < 0 ? "an array of another shape" : std::to_string(bytes) + " bytes") +
-              ": must be n * 32 bytes or an (n, 32) uint8 array");
+    raise_bad("pages are " +
+              (bytes < 0               ? "an array of another shape"
+               : view.item_bytes != 1 ? "an array of items of " + std::to_string(view.item_bytes) + " bytes"
+                                      : std::to_string(bytes) + " bytes") +
+              ": must be n * 32 bytes, or an array of single bytes (uint8) of shape (n, 32)");
   for (std::int64_t at = 0; at < bytes; at += 32) hashes.push_back(page_of_bytes(view.data + at));
   return hashes;
 }
@@ -286,7 +297,7 @@ Memory read_layer(nb::handle layer, bool hip, const std::string& what) {
     return memory;
   }
   View view;
-  if (!view_array(layer, true, &view)) {
+  if (!view_array(layer, true, &view, what)) {
     View read_only;
     if (view_buffer(layer, false, &read_only)) raise_bad(what + " is read-only: loads write to it");
     raise_bad(what + " is a " + kind_name(layer) + ": must be an array (buffer protocol, DLPack, torch tensor) or kvonce.Layer");

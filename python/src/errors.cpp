@@ -2,6 +2,7 @@
 #include "python/src/errors.hpp"
 
 #include <cmath>
+#include <cstdio>
 
 namespace kvonce::python {
 namespace {
@@ -47,9 +48,15 @@ void raise_forked() {
               "this object was made before a fork, and its threads are not in the child: start a Runtime of its own here");
 }
 
+std::string number_text(double number) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%g", number);
+  return text;
+}
+
 std::chrono::milliseconds milliseconds(double seconds, const char* what) {
   if (!std::isfinite(seconds) || seconds < 0 || seconds > 1e9)
-    raise_bad(std::string(what) + " is " + std::to_string(seconds) + ": must be seconds, 0 or more");
+    raise_bad(std::string(what) + " is " + number_text(seconds) + ": must be seconds, 0 to 1,000,000,000");
   return std::chrono::milliseconds(static_cast<std::int64_t>(std::ceil(seconds * 1e3)));
 }
 

@@ -21,7 +21,10 @@ inline void check(const Error& error) {
   if (error) raise(error);
 }
 
-/// Seconds to milliseconds, rounded up. `what` names the argument.
+/// A number as people write it: 0.05, 1e+300.
+std::string number_text(double number);
+
+/// Seconds to milliseconds, rounded up; raises BadArgument. `what` names the argument.
 std::chrono::milliseconds milliseconds(double seconds, const char* what);
 
 void bind_errors(nb::module_& module);

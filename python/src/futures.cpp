@@ -4,6 +4,7 @@
 #include <array>
 
 #include "python/src/lease.hpp"
+#include "python/src/values.hpp"
 
 namespace kvonce::python {
 namespace {
@@ -70,8 +71,10 @@ Completion tell(const DonePtr& done) {
 }
 
 std::size_t ItemMap::index_of(nb::handle pool) const {
+  const bool by_name = PyUnicode_Check(pool.ptr()) != 0;
+  const std::string name = by_name ? text_of(pool, "pool") : std::string();
   for (std::size_t i = 0; i < pools.size(); ++i) {
-    if (PyUnicode_Check(pool.ptr()) ? nb::cast<std::string>(pool) == pools[i]->name : pool_of(pool) == pools[i]) return i;
+    if (by_name ? name == pools[i]->name : pool_of(pool) == pools[i]) return i;
   }
   raise_bad("the batch has no rows of that pool");
 }
@@ -104,13 +107,14 @@ bool Future::done() const {
 
 bool Future::wait(std::optional<double> timeout) const {
   check_process();
+  const auto until = until_of(timeout);
   if (operation_->done()) return true;
-  return wait_in_slices(until_of(timeout), [&](std::chrono::nanoseconds time) { return operation_->wait_for(time); });
+  return wait_in_slices(until, [&](std::chrono::nanoseconds time) { return operation_->wait_for(time); });
 }
 
 nb::object Future::result(std::optional<double> timeout) const {
   if (!wait(timeout))
-    raise({Reason::deadline, "not done within " + std::to_string(*timeout) + " s; the call itself goes on to its own deadline"});
+    raise({Reason::deadline, "not done within " + number_text(*timeout) + " s; the call itself goes on to its own deadline"});
   return make_result();
 }
 
@@ -155,8 +159,9 @@ std::uint32_t LoadFuture::layers_done() const {
 
 bool LoadFuture::wait_layers(std::uint32_t layers, std::optional<double> timeout) const {
   check_process();
+  const auto until = until_of(timeout);
   if (load().layers_done() >= layers || load().done()) return true;
-  return wait_in_slices(until_of(timeout), [&](std::chrono::nanoseconds time) { return load().wait_layers(layers, time); });
+  return wait_in_slices(until, [&](std::chrono::nanoseconds time) { return load().wait_layers(layers, time); });
 }
 
 namespace {

@@ -95,14 +95,19 @@ void RankBox::keep(PoolHandle pool, std::vector<std::unique_ptr<Keeper>> keepers
 void RankBox::close(std::chrono::milliseconds timeout) {
   runtime()->check_process();
   closed_.store(true);
-  const auto until = Clock::now() + timeout;
+  end_in_slices(timeout, "the rank is still closing", [&](std::chrono::milliseconds time) { return rank_->close(time); });
+  keepers_.clear();
+}
+
+void end_in_slices(std::chrono::milliseconds timeout, const std::string& what,
+                   const std::function<Error(std::chrono::milliseconds)>& end) {
   Error error;
-  const bool ended = wait_in_slices(until, [&](std::chrono::nanoseconds time) {
-    error = rank_->close(std::max(std::chrono::ceil<std::chrono::milliseconds>(time), std::chrono::milliseconds{1}));
+  const bool ended = wait_in_slices(Clock::now() + timeout, [&](std::chrono::nanoseconds time) {
+    error = end(std::max(std::chrono::ceil<std::chrono::milliseconds>(time), std::chrono::milliseconds{1}));
     return error.reason != Reason::deadline;
   });
-  if (!ended || error) raise(error);
-  keepers_.clear();
+  if (!ended) error.text = what + " after " + number_text(std::chrono::duration<double>(timeout).count()) + " s";
+  check(error);
 }
 
 }  // namespace kvonce::python

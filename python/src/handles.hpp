@@ -5,6 +5,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -84,6 +85,11 @@ class RankBox {
   std::atomic<bool> closed_{false};
 };
 using RankPtr = std::shared_ptr<RankBox>;
+
+/// Calls `end(slice)` as long as it answers Deadline, for `timeout` at most. Raises what else it answers; Deadline when `what` is
+/// still so after the whole time.
+void end_in_slices(std::chrono::milliseconds timeout, const std::string& what,
+                   const std::function<Error(std::chrono::milliseconds)>& end);
 
 struct PoolState {
   RankPtr rank;

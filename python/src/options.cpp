@@ -8,6 +8,7 @@
 
 #include "protocol/units.hpp"
 #include "python/src/errors.hpp"
+#include "python/src/values.hpp"
 
 namespace kvonce::python {
 namespace {
@@ -108,8 +109,7 @@ struct Setter {
   const std::string& name;
   nb::handle value;
 
-  std::string shown() const { return nb::cast<std::string>(nb::str(nb::repr(value))); }
-  [[noreturn]] void wrong(const std::string& allowed) const { raise_bad(name + " is " + shown() + ": must be " + allowed); }
+  [[noreturn]] void wrong(const std::string& allowed) const { raise_bad(name + " is " + shown(value) + ": must be " + allowed); }
 
   std::uint64_t number(std::uint64_t most, const std::string& allowed) const {
     std::uint64_t number = 0;
@@ -162,8 +162,8 @@ struct Setter {
       config.*(field.field) = number(~std::uint64_t{0}, "bytes as a whole number, or a text as '1GiB'");
       return;
     }
-    const auto parsed = protocol::parse_bytes(nb::cast<std::string>(value), 0, ~std::uint64_t{0});
-    if (!parsed) raise_bad(name + " is " + shown() + ": " + parsed.error);
+    const auto parsed = protocol::parse_bytes(text_of(value, name), 0, ~std::uint64_t{0});
+    if (!parsed) raise_bad(name + " is " + shown(value) + ": " + parsed.error);
     config.*(field.field) = parsed.value;
   }
 };
@@ -175,7 +175,7 @@ RuntimeConfig read_options(const std::string& engine_id, const std::string& stor
   config.engine_id = engine_id;
   config.store = store;
   for (const auto& [key, value] : given) {
-    const std::string name = nb::cast<std::string>(key);
+    const std::string name = text_of(key, "the name of an option");
     const auto found =
         std::find_if(options().begin(), options().end(), [&](const Option& option) { return name == option.name; });
     if (found == options().end()) refuse(name);

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <mutex>
 
 #include "python/src/futures.hpp"
 #include "python/src/lease.hpp"
+#include "python/src/values.hpp"
 
 namespace kvonce::python {
 namespace {
@@ -41,35 +43,80 @@ class PyEvent {
 // A function in Python that is asked whether something is ready takes the interpreter's lock each time: not more often than this.
 constexpr std::chrono::microseconds kAskAgain{500};
 
-/// Fires when the function has answered true. Asked from threads of kvonce.
-Event event_of_function(nb::handle function) {
-  struct State {
-    explicit State(nb::handle call) : function(call) {}
-    SharedObject function;
-    Clock::time_point next{};
-  };
-  return Event([state = std::make_shared<State>(function)] {
-    if (const auto now = Clock::now(); now < state->next) return false;
-    bool ready = false;
+/// A function that answers true when rows may be touched. Asked from threads of kvonce, one at a time. One that raises is told of
+/// once and never asked again: it ends its operation, which would wait for nothing.
+class AskedFunction {
+ public:
+  explicit AskedFunction(nb::handle function) : function_(function) {}
+  bool ready() {
+    if (failed() || Clock::now() < next_) return false;
+    int truth = 0;
     locked([&] {
-      PyObject* const answer = PyObject_CallNoArgs(state->function.get().ptr());
-      const int truth = answer == nullptr ? -1 : PyObject_IsTrue(answer);
-      if (truth < 0) PyErr_WriteUnraisable(state->function.get().ptr());
+      PyObject* const answer = PyObject_CallNoArgs(function_.get().ptr());
+      truth = answer == nullptr ? -1 : PyObject_IsTrue(answer);
+      if (truth < 0) PyErr_WriteUnraisable(function_.get().ptr());
       Py_XDECREF(answer);
-      ready = truth == 1;
     });
-    state->next = Clock::now() + kAskAgain;
-    return ready;
-  });
-}
+    next_ = Clock::now() + kAskAgain;
+    if (truth < 0) fail();
+    return truth == 1;
+  }
+  /// The operation has begun, and may have failed since.
+  void begun(std::function<void()> cancel) {
+    {
+      const std::lock_guard lock(mutex_);
+      cancel_ = cancel;
+      if (!failed_) return;
+    }
+    cancel();
+  }
 
-Event event_of(nb::handle after) {
-  if (after.is_none()) return {};
-  if (PyEvent* event = nullptr; nb::try_cast(after, event)) return event->use();
-  if (PyCallable_Check(after.ptr()) == 0)
-    raise_bad("after: must be None, a kvonce.Event or a function that answers True when ready");
-  return event_of_function(after);
-}
+ private:
+  bool failed() {
+    const std::lock_guard lock(mutex_);
+    return failed_;
+  }
+  void fail() {
+    std::function<void()> cancel;
+    {
+      const std::lock_guard lock(mutex_);
+      failed_ = true;
+      cancel = cancel_;
+    }
+    if (cancel) cancel();
+  }
+
+  SharedObject function_;
+  Clock::time_point next_{};
+  std::mutex mutex_;
+  std::function<void()> cancel_;
+  bool failed_ = false;
+};
+
+/// What a put or load waits for.
+struct After {
+  Event event;
+  std::shared_ptr<AskedFunction> asked;
+
+  explicit After(nb::handle after) {
+    if (after.is_none()) return;
+    if (PyEvent* known = nullptr; nb::try_cast(after, known)) {
+      event = known->use();
+      return;
+    }
+    if (PyCallable_Check(after.ptr()) == 0)
+      raise_bad("after: must be None, a kvonce.Event or a function that answers True when ready");
+    asked = std::make_shared<AskedFunction>(after);
+    event = Event([function = asked] { return function->ready(); });
+  }
+  template <class Op>
+  void begun(const std::shared_ptr<Op>& operation) const {
+    if (!asked) return;
+    asked->begun([weak = std::weak_ptr<Op>(operation)] {
+      if (const auto waiting = weak.lock()) waiting->cancel();
+    });
+  }
+};
 
 AckLevel level_of(const std::string& level) {
   for (const AckLevel known : {AckLevel::memory, AckLevel::disk, AckLevel::replicated})
@@ -84,11 +131,7 @@ std::optional<Coordinates> shard_of(nb::handle shard, const ShardCounts& counts,
     return AxisPart{static_cast<std::uint16_t>(std::min<std::uint64_t>(index, 65'535)), of};
   };
   if (PyTuple_Check(shard.ptr()) || PyList_Check(shard.ptr())) {
-    std::vector<std::uint64_t> indices;
-    if (!nb::try_cast(shard, indices) || indices.size() != 3) {
-      PyErr_Clear();
-      raise_bad("pool '" + pool + "': shard must be an index on each of the axes (tp, pp, cp)");
-    }
+    const auto indices = axes_of<std::uint64_t>(shard, "pool '" + pool + "': shard");
     return Coordinates{part(indices[0], counts.tp), part(indices[1], counts.pp), part(indices[2], counts.cp)};
   }
   std::uint64_t flat = 0;
@@ -119,7 +162,8 @@ PyPool register_pool(const PyRank& self, const std::string& name, const nb::sequ
     if (!nb::try_cast(item, component)) raise_bad("pool '" + name + "': components must be a list of kvonce.Component");
     Component& made = spec.components.emplace_back();
     made.name = component->name;
-    for (const nb::handle layer : component->layers) {
+    const nb::tuple layers(component->layers);  // a layer's own code may change the list
+    for (const nb::handle layer : layers) {
       const std::string what = "pool '" + name + "', component '" + made.name + "', layer " + std::to_string(made.layers.size());
       Memory read = read_layer(layer, spec.memory == MemoryKind::hip, what);
       made.layers.push_back(read.buffer);
@@ -151,15 +195,10 @@ PyPool register_pool(const PyRank& self, const std::string& name, const nb::sequ
 void unregister(const PyPool& self, double timeout) {
   const PoolState& pool = *self.state;
   const auto rank = pool.rank->shared();
+  const auto time = milliseconds(timeout, "timeout");
   if (pool.unregistered.load()) return;
-  const auto until = Clock::now() + milliseconds(timeout, "timeout");
-  Error error;
-  const bool ended = wait_in_slices(until, [&](std::chrono::nanoseconds time) {
-    error = rank->unregister_pool(pool.handle,
-                                  std::max(std::chrono::ceil<std::chrono::milliseconds>(time), std::chrono::milliseconds{1}));
-    return error.reason != Reason::deadline;
-  });
-  if (!ended || error) raise(error);
+  end_in_slices(time, "pool '" + pool.name + "': rows are still lent",
+                [&](std::chrono::milliseconds slice) { return rank->unregister_pool(pool.handle, slice); });
   self.state->unregistered.store(true);
   pool.rank->forget(pool.handle);
 }
@@ -172,7 +211,7 @@ struct Batch {
 
   Batch(const RankBox& rank, const nb::dict& given, std::size_t pages) {
     map->pages = pages;
-    for (const auto& [key, indices] : given) {
+    for (const auto& [key, indices] : own_copy(given)) {
       PoolPtr pool = pool_of(key);
       if (pool->rank.get() != &rank) raise_bad("pool '" + pool->name + "' belongs to another rank");
       if (pool->unregistered.load()) raise_closed(("pool '" + pool->name + "'").c_str());
@@ -206,9 +245,11 @@ nb::object put(const PyRank& self, nb::handle pages, const nb::dict& rows, nb::h
     batch.items.push_back({static_cast<std::uint32_t>(page), pool, row});
   });
   const auto done = std::make_shared<Done>();
-  PutOptions options{event_of(after), level_of(level), milliseconds(timeout, "timeout"), tell(done)};
+  const After waits(after);
+  PutOptions options{waits.event, level_of(level), milliseconds(timeout, "timeout"), tell(done)};
   auto started = unlocked([&] { return rank.put(std::move(batch), std::move(options)); });
   check(started.error);
+  waits.begun(started.value);
   return nb::cast(new PutFuture(self.box, std::move(started.value), done, items.map), nb::rv_policy::take_ownership);
 }
 
@@ -227,7 +268,8 @@ nb::object load(const PyRank& self, nb::handle lease, nb::handle pages, const nb
   options.layer_begin = layer_begin;
   if (layer_end) options.layer_end = *layer_end;
   options.layers_per_group = layers_per_group;
-  options.after = event_of(after);
+  const After waits(after);
+  options.after = waits.event;
   options.timeout = milliseconds(timeout, "timeout");
   options.completion = tell(done);
   if (!progress.is_none()) {
@@ -243,6 +285,7 @@ nb::object load(const PyRank& self, nb::handle lease, nb::handle pages, const nb
   }
   auto started = unlocked([&] { return rank.load(id, std::move(items), std::move(options)); });
   check(started.error);
+  waits.begun(started.value);
   return nb::cast(new LoadFuture(self.box, std::move(started.value), done, batch.map), nb::rv_policy::take_ownership);
 }
 
@@ -376,8 +419,9 @@ void bind_rank(nb::module_& module) {
            "negative: the page has no\n"
            "row in that pool. parent, first_depth: the page before the first one, and how many there are. after: no byte of a "
            "row is read before it\n"
-           "fires. timeout: seconds. From here until the result the rows must not change. At most 65,536 items. Raises "
-           "BadArgument, Closed.")
+           "fires; a function that raises ends the put, as cancel() does. timeout: seconds. From here until the result the rows must "
+           "not change.\n"
+           "At most 65,536 items. Raises BadArgument, Closed.")
       .def("load", &load, nb::arg("lease"), nb::arg("pages"), nb::arg("rows"), nb::arg("layer_begin") = 0,
            nb::arg("layer_end") = nb::none(), nb::arg("layers_per_group") = 0, nb::arg("after") = nb::none(),
            nb::arg("timeout") = 30.0, nb::arg("progress") = nb::none(),

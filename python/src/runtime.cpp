@@ -3,13 +3,15 @@
 #include "python/src/futures.hpp"
 #include "python/src/lease.hpp"
 #include "python/src/options.hpp"
+#include "python/src/values.hpp"
 
 namespace kvonce::python {
 namespace {
 
-using Three = std::tuple<std::uint16_t, std::uint16_t, std::uint16_t>;
-
-ShardCounts counts_of(const Three& three) { return {std::get<0>(three), std::get<1>(three), std::get<2>(three)}; }
+ShardCounts counts_of(nb::handle three, const std::string& name) {
+  const auto axes = axes_of<std::uint16_t>(three, name);
+  return {axes[0], axes[1], axes[2]};
+}
 
 /// kvonce.Runtime; all else holds its box.
 struct PyRuntime {
@@ -165,10 +167,11 @@ PyRuntime start(const std::string& engine_id, const std::string& store, const nb
 /// Twice is no error.
 void close(const PyRuntime& self, double timeout) {
   self.box->check_process();
+  const auto time = milliseconds(timeout, "timeout");
   if (self.box->closed()) return;
   const auto runtime = self.box->shared();
   self.box->mark_closed();
-  ask([runtime, time = milliseconds(timeout, "timeout")] {
+  ask([runtime, time] {
     runtime->stop(time);
     return true;
   });
@@ -200,8 +203,8 @@ std::optional<PyNamespace> find_namespace(const PyRuntime& self, const std::stri
   return PyNamespace{self.box, found.value, text};
 }
 
-PyGroup make_group(const PyNamespace& self, const std::string& name, std::vector<GroupPool> pools, const Three& ranks) {
-  GroupSpec spec{name, counts_of(ranks), std::move(pools)};
+PyGroup make_group(const PyNamespace& self, const std::string& name, std::vector<GroupPool> pools, nb::handle ranks) {
+  GroupSpec spec{name, counts_of(ranks, "group '" + name + "': ranks"), std::move(pools)};
   const auto handle =
       ask_runtime(self.runtime, [ns = self.handle, spec](Runtime& runtime) { return runtime.register_group(ns, spec); });
   return {std::make_shared<const GroupState>(GroupState{self.runtime, self.handle, handle, std::move(spec)})};
@@ -230,21 +233,25 @@ void bind_group_pool(nb::module_& module) {
   nb::class_<GroupPool>(module, "GroupPool", "One pool of a page group, described without memory.")
       .def(
           "__init__",
-          [](GroupPool* self, std::string name, std::optional<Three> shards, std::uint16_t trailing_pages, bool optional) {
-            new (self) GroupPool{std::move(name), {}, HitPolicy{trailing_pages}, optional};
-            if (shards) self->shards = counts_of(*shards);
+          [](GroupPool* self, std::string name, nb::handle shards, std::uint16_t trailing_pages, bool optional) {
+            std::optional<ShardCounts> counts;
+            if (!shards.is_none()) counts = counts_of(shards, "pool '" + name + "': shards");
+            new (self) GroupPool{std::move(name), counts, HitPolicy{trailing_pages}, optional};
           },
           nb::arg("name"), nb::arg("shards") = nb::none(), nb::arg("trailing_pages") = 0, nb::arg("optional") = false,
+          nb::sig("def __init__(self, name: str, shards: tuple[int, int, int] | None = None, trailing_pages: int = 0, "
+                  "optional: bool = False) -> None"),
           "shards: number of shards on each axis (tp, pp, cp); (1, 1, 1): the same bytes on all ranks; None: as many as there "
           "are ranks.\n"
           "trailing_pages: 0: a prefix needs every page of this pool; n: only its last n (sliding window, recurrent state).\n"
           "optional: a prefix is restorable without it (draft).")
       .def_ro("name", &GroupPool::name)
       .def_prop_ro("shards",
-                   [](const GroupPool& p) -> std::optional<Three> {
-                     if (!p.shards) return {};
-                     return Three{p.shards->tp, p.shards->pp, p.shards->cp};
-                   })
+                   [](const GroupPool& p) -> nb::object {
+                     if (!p.shards) return nb::none();
+                     return nb::make_tuple(p.shards->tp, p.shards->pp, p.shards->cp);
+                   },
+                   nb::sig("def shards(self) -> tuple[int, int, int] | None"))
       .def_prop_ro("trailing_pages", [](const GroupPool& p) { return p.policy.trailing_pages; })
       .def_ro("optional", &GroupPool::optional);
 }
@@ -269,7 +276,7 @@ void bind_namespace(nb::module_& module) {
           nb::sig("def objects(self) -> list[dict[str, typing.Any]]"), "Each as a dict: pool, shard (flat index), bytes, level.");
   nb::class_<PyNamespace>(module, "Namespace", "All that decides the bytes besides page hash, pool and shard.")
       .def_ro("text", &PyNamespace::text)
-      .def("group", &make_group, nb::arg("name"), nb::arg("pools"), nb::arg("ranks") = Three{1, 1, 1},
+      .def("group", &make_group, nb::arg("name"), nb::arg("pools"), nb::arg("ranks") = nb::make_tuple(1, 1, 1),
            nb::sig("def group(self, name: str, pools: list[GroupPool], ranks: tuple[int, int, int] = (1, 1, 1)) -> Group"),
            "Registers the pools that a prefix needs together. ranks: of the engine, on the axes (tp, pp, cp).")
       .def("stat", &stat, nb::arg("page"), nb::sig("def stat(self, page: Page) -> PageStat | None"),
@@ -292,8 +299,13 @@ void bind_namespace(nb::module_& module) {
       .def(
           "close",
           [](PyNamespace& self) {
-            if (!std::exchange(self.open, false)) return;
-            tell_runtime(self.runtime, [handle = self.handle](Runtime& runtime) { return runtime.close_namespace(handle); });
+            if (!self.open) return;
+            const auto runtime = self.runtime->shared();
+            self.open = false;
+            const Error error = ask([runtime, handle = self.handle] { return runtime->close_namespace(handle); });
+            // It is still open: the next call tries again.
+            if (error) self.open = true;
+            check(error);
           },
           "This process uses it no more: its groups mean nothing then, and no pool of a rank may be registered in it any more. "
           "What is stored stays. A store has room for 1,024 namespaces and gives the place of one that nobody has open to a new "
@@ -414,7 +426,11 @@ void bind_runtime(nb::module_& module) {
           "report",
           [](const PyRuntime& self, const std::string& label, const nb::dict& counters) {
             std::vector<std::pair<std::string, std::uint64_t>> list;
-            for (const auto& [name, value] : counters) list.emplace_back(nb::cast<std::string>(name), nb::cast<std::uint64_t>(value));
+            for (const auto& [key, value] : own_copy(counters)) {
+              std::string name = text_of(key, "the name of a counter");
+              const auto count = integer_of<std::uint64_t>(value, "counter " + shown(key));
+              list.emplace_back(std::move(name), count);
+            }
             Runtime& runtime = self.box->use();
             check(unlocked([&] { return runtime.report(label, std::move(list)); }));
           },

@@ -152,12 +152,58 @@ TEST_CASE("a store that dies before it is ready gives its last words") {
   const RunFolder folder;
   const std::string error = error_of(find_or_start("30000", script(folder, "broken", "echo the reason why >&2; exit 3")));
   INFO(error);
-  CHECK(error.find("ended before it was ready") != std::string::npos);
+  CHECK(error.find("ended with status 3 before it was ready") != std::string::npos);
   CHECK(error.find("the reason why") != std::string::npos);
   CHECK(error.find(folder.log()) != std::string::npos);
   // The daemon's own: a setting of the environment that is wrong.
   const std::string setting = error_of(find_or_start("30000", {}, {{"KVONCED_PARTITIONS", "99"}}));
   CHECK(setting.find("KVONCED_PARTITIONS: \"99\"") != std::string::npos);
+}
+
+TEST_CASE("a store that a signal ends while it starts is started once more, and then the signal is told") {
+  const RunFolder folder;
+  const std::string told = "was ended by signal 9 (Killed) before it was ready";
+  const std::string error = error_of(find_or_start("30000", script(folder, "early", "echo started >> " + folder / "starts" + "\nkill -9 $$")));
+  INFO(error);
+  CHECK(error.find(told) != std::string::npos);
+  CHECK(occurrences(read_file(folder / "starts"), "started") == 2);
+
+  // One that has detached itself, too: it listens, and cannot say so.
+  {
+    const FullPipe full(folder / "full");
+    const auto waiting = engine("30000", script(folder, "late", std::string("exec ") + KVONCED_PROGRAM + " \"$@\" > " + folder / "full"));
+    waiting->close_input();
+    std::uint32_t last = 0;
+    for (int life = 0; life < 2; ++life) {
+      REQUIRE(eventually([&] {
+        const auto holder = runtime::store_holder(folder.socket());
+        return holder.held && holder.pid != last && runtime::store_listens(folder.socket());
+      }));
+      last = runtime::store_holder(folder.socket()).pid;
+      CHECK(kill(static_cast<pid_t>(last), SIGKILL) == 0);
+    }
+    const std::string late = error_of(result_of(*waiting));
+    INFO(late);
+    CHECK(late.find(told) != std::string::npos);
+  }
+
+  // The second one may live.
+  const std::string once = script(folder, "once", "test -e " + folder / "again" + " || { touch " + folder / "again" + "; kill -9 $$; }\nexec " +
+                                                      KVONCED_PROGRAM + " \"$@\"");
+  CHECK(error_of(find_or_start("30000", once)).empty());
+  CHECK(run(KVONCE_PROGRAM, {"stop", "-q"}).status == 0);
+}
+
+TEST_CASE("an engine that may open no more files is told at once, and not tried for until the time is over") {
+  const RunFolder folder;
+  Process few("/bin/sh", {"-c", std::string("ulimit -n 8; exec ") + KVONCED_STARTER + " 30000 " + KVONCED_PROGRAM});
+  CHECK(few.wait_out("here\n"));
+  few.close_input();
+  const std::string error = error_of(result_of(few));
+  INFO(error);
+  CHECK(error.find("could not be started") != std::string::npos);
+  CHECK(error.find("Too many open files") != std::string::npos);
+  CHECK(error.find("within") == std::string::npos);
 }
 
 TEST_CASE("a program that is never ready is given up at the deadline, and not left as a child") {

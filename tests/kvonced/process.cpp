@@ -192,6 +192,17 @@ HeldLock::~HeldLock() {
   if (fd_ >= 0) close(fd_);
 }
 
+FullPipe::FullPipe(const std::string& path)
+    : fd_(mkfifo(path.c_str(), 0600) == 0 ? open(path.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC) : -1) {
+  const std::string much(65'536, 'x');
+  while (write(fd_, much.data(), much.size()) > 0) {}
+  while (write(fd_, much.data(), 1) > 0) {}
+}
+
+FullPipe::~FullPipe() {
+  if (fd_ >= 0) close(fd_);
+}
+
 BoundSocket::BoundSocket(const std::string& name, int type) : fd_(socket(AF_UNIX, type | SOCK_CLOEXEC, 0)), ready_(false) {
   sockaddr_un address;
   const int size = abstract_or_path(name, address);

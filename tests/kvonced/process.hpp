@@ -93,6 +93,18 @@ class HeldLock {
   bool held_;
 };
 
+/// A named pipe that takes no byte more: who writes there waits.
+class FullPipe {
+ public:
+  explicit FullPipe(const std::string& path);
+  ~FullPipe();
+  FullPipe(const FullPipe&) = delete;
+  FullPipe& operator=(const FullPipe&) = delete;
+
+ private:
+  int fd_;
+};
+
 /// A Unix socket that is bound, and listens unless it is for datagrams.
 class BoundSocket {
  public:

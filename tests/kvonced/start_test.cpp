@@ -145,12 +145,7 @@ TEST_CASE("a detached store that a signal ends before it is ready is told with t
   const RunFolder folder;
   // Its standard output is full: it listens, and then cannot say that it is ready.
   const std::string pipe = folder / "full";
-  REQUIRE(mkfifo(pipe.c_str(), 0600) == 0);
-  const int held = open(pipe.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC);
-  REQUIRE(held >= 0);
-  const std::string much(65'536, 'x');
-  while (write(held, much.data(), much.size()) > 0) {}
-  while (write(held, much.data(), 1) > 0) {}
+  const FullPipe full(pipe);
   Process caller("/bin/sh", {"-c", std::string("exec ") + KVONCED_PROGRAM + " --detach --memory 64MiB --populate no > " + pipe + " 2> " + folder / "log"});
   REQUIRE(eventually([&] { return runtime::store_listens(folder.socket()); }));
   const auto store = static_cast<pid_t>(runtime::store_holder(folder.socket()).pid);
@@ -160,7 +155,6 @@ TEST_CASE("a detached store that a signal ends before it is ready is told with t
   const std::string said = read_file(folder / "log");
   INFO(said);
   CHECK(has(said, "the store (process " + std::to_string(store) + ") was ended by signal 9 (Killed) before it was ready"));
-  close(held);
 }
 
 TEST_CASE("a group that cannot enter the socket's folder is told so, and one that can connects") {

@@ -213,7 +213,7 @@ class BadInput(Case):
             two = pages(2)
             self.assert_bad("must be 8", kv.rank.put, two, {kv.pool: range(2)})
             self.assert_bad("multiple of the pool's unit", kv.rank.put, two, {kv.pool: range(1, 9)})
-            self.assert_bad("float", kv.rank.put, two, {kv.pool: [0.5] * 8})
+            self.assert_bad("entry 0 is 0.5", kv.rank.put, two, {kv.pool: [0.5] * 8})
             self.assert_bad("must be an integer array", kv.rank.put, two, {kv.pool: object()})
             self.assert_bad("kvonce.Pool", kv.rank.put, two, {"kv": range(8)})
             self.assert_bad("0 items", kv.rank.put, two, {kv.pool: [-1] * 8})
@@ -240,8 +240,8 @@ class BadInput(Case):
     def test_times(self):
         with Setup() as kv:
             self.assert_bad("1 ms to 1 h", kv.put, 1, timeout=0)
-            self.assert_bad("seconds, 0 or more", kv.put, 1, timeout=-1)
-            self.assert_bad("seconds, 0 or more", kv.put, 1, timeout=float("nan"))
+            self.assert_bad("seconds, 0 to", kv.put, 1, timeout=-1)
+            self.assert_bad("seconds, 0 to", kv.put, 1, timeout=float("nan"))
             self.assert_bad("'memory'", kv.put, 1, level="paper")
             self.assert_bad("after", kv.put, 1, after=3)
 

@@ -188,6 +188,13 @@ static void wrong_options(void) {
   options.numa_node = -2;
   EXPECT(BAD, "numa_node is -2", kvonce_runtime_start(&options, &runtime, &last_error));
   options.numa_node = -1;
+  uint32_t* const flags[] = {&options.read_only, &options.populate, &options.checksums, &options.demote, &options.caller_runs};
+  for (size_t i = 0; i < sizeof flags / sizeof flags[0]; ++i) {
+    const uint32_t before = *flags[i];
+    *flags[i] = i == 0 ? 77 : 2;
+    EXPECT(BAD, i == 0 ? "read_only is 77: must be 0 or 1" : "is 2: must be 0 or 1", kvonce_runtime_start(&options, &runtime, &last_error));
+    *flags[i] = before;
+  }
   options.read_only = 1;
   EXPECT(BAD, "read_only", kvonce_runtime_start(&options, &runtime, &last_error));
   options.read_only = 0;
@@ -217,6 +224,8 @@ static void wrong_batches(fixture* f) {
          kvonce_load(f->rank, &lease, pages, 1, items, too_many, NULL, &operation, &last_error));
   EXPECT(KVONCE_REASON_TOO_MANY, "65537 pages",
          kvonce_lookup(f->runtime, f->group, pages, too_many, NULL, &operation, &last_error));
+  const kvonce_lookup_options probe = {.size = sizeof probe, .probe = 2};
+  EXPECT(BAD, "probe is 2: must be 0 or 1", kvonce_lookup(f->runtime, f->group, pages, 1, &probe, &operation, &last_error));
   EXPECT(KVONCE_REASON_TOO_MANY, "65537 pages",
          kvonce_remove_pages(f->runtime, f->ns, pages, too_many, NULL, &operation, &last_error));
   EXPECT(KVONCE_REASON_TOO_MANY, "pages", kvonce_put(f->rank, pages, (size_t)-1, items, 1, NULL, &operation, &last_error));
@@ -272,6 +281,9 @@ static void wrong_descriptions(fixture* f) {
   const kvonce_group_pool deep = {.name = "kv", .trailing_pages = 65536};
   group = (kvonce_group_options){.size = sizeof group, .name = "g", .pools = &deep, .pool_count = 1, .ranks = {1, 1, 1}};
   EXPECT(BAD, "trailing_pages is 65536", kvonce_group_register(f->runtime, f->ns, &group, &number, &last_error));
+  const kvonce_group_pool half = {.name = "kv", .optional = 2};
+  group.pools = &half;
+  EXPECT(BAD, "pool 'kv': optional is 2: must be 0 or 1", kvonce_group_register(f->runtime, f->ns, &group, &number, &last_error));
   EXPECT(BAD, "options is NULL", kvonce_group_register(f->runtime, f->ns, NULL, &number, &last_error));
   const kvonce_group_pool kv = {.name = "kv"};
   group.pools = &kv;
