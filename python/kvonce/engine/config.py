@@ -129,11 +129,11 @@ class Settings:
             options["read_only"] = True
         return options
 
-    def model_identity(self, path: str, revision: str = ""):
+    def model_identity(self, path: str, revision: str = "", load_format: Any = "auto", load_options: Any = None):
         """The model's identity: `model_id` where it is set, else the digest of the files at `path`. See identity.model_identity."""
         from .identity import model_identity
 
-        return model_identity(path, revision=revision, model_id=self.model_id)
+        return model_identity(path, revision, self.model_id, load_format, load_options)
 
     def check_pools(self, pools: Iterable[str]) -> None:
         """Raises ConfigError when a `shard.<pool>` names none of these pools."""
