@@ -125,6 +125,7 @@ class Linker(UnifiedCacheLinker):
 
     def close(self) -> None:
         """Lets go of the store."""
+        updates.unwatch(self.core.weights_changed)
         self.core.close()
 
     # -- of drafts of the contract before 0.5.23 -----------------------------------------------------------------------
