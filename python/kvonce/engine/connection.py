@@ -44,7 +44,7 @@ class Connection:
         opener: Callable[..., Any] = _open_runtime,
     ):
         self.engine_id = settings.engine_id or engine_id
-        if not 1 <= len(self.engine_id.encode()) <= 255:
+        if not 1 <= len(self.engine_id.encode(errors="replace")) <= 255:
             raise Refused(f"kvonce: the engine id {self.engine_id!r} must be 1 to 255 bytes long: set engine_id.")
         self.counters = counters or Counters(self.engine_id, rank)
         self._settings = settings
