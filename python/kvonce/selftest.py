@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """python -m kvonce.selftest: one process puts pages, another one gets them, through a store that store="auto" starts.
 
-Everything happens in a folder of its own, beside whatever store this user runs. Exit status 0: every byte came back.
+Everything happens in a folder of its own, beside whatever store this user runs. Exit status 0: every byte came back, 1: it
+did not, told in one sentence, 2: usage.
 """
 
 import argparse
+import contextlib
+import math
 import os
 import random
 import subprocess
@@ -17,6 +20,8 @@ import kvonce
 LAYERS = 4
 ROW_BYTES = 16 * 1024
 NAMESPACE = "kvonce selftest, bytes made from the page's number"
+TOLD = 3  # exit status of a part that has said itself what is wrong
+TIMEOUT_MAX = 86_400.0
 
 
 def page_hash(page: int) -> bytes:
@@ -80,45 +85,81 @@ def stop_store(environment) -> None:
     program = os.path.join(os.path.dirname(kvonce.__file__), "kvonce")
     if not os.path.exists(program):
         return
-    subprocess.run([program, "stop"], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=30)
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        subprocess.run([program, "stop"], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=30)
+
+
+def run_parts(options, environment) -> str:
+    """What is wrong, where the part has not said so itself; empty: nothing."""
+    since = time.monotonic()
+    for part in ("put", "get"):
+        command = [sys.executable, "-m", "kvonce.selftest", "--part", part, "--since", repr(since)]
+        command += ["--pages", str(options.pages), "--store", options.store]
+        try:
+            status = subprocess.run(command, env=environment, timeout=options.timeout).returncode
+        except subprocess.TimeoutExpired:
+            return f"the process that should {part} has not ended within {options.timeout:g} s"
+        except OSError as error:
+            return f"the process that should {part} cannot be started: {error}"
+        if status == TOLD:
+            raise SystemExit(1)
+        if status != 0:
+            how = f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
+            return f"the process that should {part} {how}"
+    return ""
 
 
 def run(options) -> int:
-    since = time.monotonic()
-    print(f"kvonce {kvonce.version()}")
-    with tempfile.TemporaryDirectory(prefix="kvonce-selftest-") as folder:
+    print(f"kvonce {kvonce.version()}", flush=True)
+    try:
+        held = tempfile.TemporaryDirectory(prefix="kvonce-selftest-", ignore_cleanup_errors=True)
+    except OSError as error:
+        print(f"no folder can be made for the test: {error}: set TMPDIR", file=sys.stderr)
+        return 1
+    with held as folder:
         environment = {**os.environ, "XDG_RUNTIME_DIR": folder}
         try:
-            for part in ("put", "get"):
-                command = [sys.executable, "-m", "kvonce.selftest", "--part", part, "--since", repr(since)]
-                command += ["--pages", str(options.pages), "--store", options.store]
-                ended = subprocess.run(command, env=environment, timeout=options.timeout)
-                if ended.returncode != 0:
-                    print(f"the process that should {part} ended with status {ended.returncode}", file=sys.stderr)
-                    return 1
-        except subprocess.TimeoutExpired as late:
-            print(f"no end within {late.timeout} s", file=sys.stderr)
-            return 1
+            wrong = run_parts(options, environment)
         finally:
             if options.store == "auto":
                 stop_store(environment)
-    return 0
+    if wrong:
+        print(wrong, file=sys.stderr)
+    return 1 if wrong else 0
+
+
+def run_part(options) -> int:
+    try:
+        {"put": put, "get": get}[options.part](options)
+        return 0
+    except SystemExit as ended:
+        text = str(ended)
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}"
+        if options.store == "auto":  # the folder is ours, made where TMPDIR says
+            text = text.replace("XDG_RUNTIME_DIR", "TMPDIR")
+    print(f"{options.part}: {text}", file=sys.stderr)
+    return TOLD
+
+
+def seconds(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number) or not 0 < number <= TIMEOUT_MAX:
+        raise argparse.ArgumentTypeError(f"{text}: must be more than 0 and at most {TIMEOUT_MAX:g}")
+    return number
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m kvonce.selftest", description=__doc__.split("\n", 1)[0])
     parser.add_argument("--pages", type=int, default=64, help="pages of 64 KiB (default 64)")
     parser.add_argument("--store", default="auto", help="auto (default), or unix:PATH of a running store")
-    parser.add_argument("--timeout", type=float, default=60.0, help="seconds for each of the two processes (default 60)")
+    parser.add_argument("--timeout", type=seconds, default=60.0, help="seconds for each of the two processes (default 60)")
     parser.add_argument("--part", choices=("put", "get"), help=argparse.SUPPRESS)
     parser.add_argument("--since", type=float, default=0.0, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if not 1 <= options.pages <= 512:
         parser.error(f"--pages is {options.pages}: must be 1 to 512")
-    if options.part is None:
-        return run(options)
-    {"put": put, "get": get}[options.part](options)
-    return 0
+    return run(options) if options.part is None else run_part(options)
 
 
 if __name__ == "__main__":

@@ -76,6 +76,17 @@ class Parsing(unittest.TestCase):
         self.assertFalse(write.reads)
         self.assertEqual(write.runtime_options(), {"auto_bytes": "1GiB"})
 
+    def test_what_is_no_mapping_is_refused_in_one_sentence(self):
+        for given in ([], ["store"], "store", "", 5, 0, True, {"store"}, "x" * 10_000):
+            with self.assertRaisesRegex(ConfigError, "must be a mapping") as caught:
+                Settings.parse(given)
+            self.assertLess(len(caught.exception.text), 200)
+        self.assertEqual(Settings.parse({}), Settings.parse(None))
+
+    def test_text_that_no_store_could_take_is_refused(self):
+        for name in ("tenant", "engine_id", "namespace", "model_id", "store"):
+            self.assertIn(f"setting {name} is", self.refused(**{name: "unix:\ud800"}))
+
     def test_every_refusal_of_the_adapters_is_one_class(self):
         self.assertTrue(issubclass(ConfigError, Refused))
         with self.assertRaisesRegex(Refused, "not today"):

@@ -78,6 +78,17 @@ class Opening(unittest.TestCase):
             self.assertTrue(link.connected)
         self.assertEqual(link.counters.total("stores_lost"), 2)
 
+    def test_a_loss_that_was_over_before_anybody_asked_is_told_and_counted_too(self):
+        link = self.connect()
+        self.assertTrue(link.connected)
+        for _ in range(2):
+            self.store.restart()
+            with self.assertLogs("kvonce", "WARNING") as logs:
+                self.assertEqual([link.connected for _ in range(100)], [True] * 100)
+            self.assertEqual(len(logs.output), 1)
+            self.assertIn("is lost", logs.output[0])
+        self.assertEqual(link.counters.total("stores_lost"), 2)
+
     def test_close_ends_it_and_the_attempts_too(self):
         link = self.connect()
         runtime = link.runtime
@@ -114,7 +125,8 @@ class Opening(unittest.TestCase):
             self.assertIsNone(link._timer)  # nothing was counted since
             self.store.restart()
             self.assertTrue(link.connected)
-            self.assertEqual(self.reports(link, 3)[2], ("rank 0", {"asked_tokens": 120}))  # another life of the store
+            told = self.reports(link, 3)[2]  # another life of the store
+            self.assertEqual(told, ("rank 0", {"asked_tokens": 120, "stores_lost": 1}))
 
     def test_a_report_is_told_once_a_second_at_most_and_none_after_close(self):
         with mock.patch.object(connection, "_REPORT_SECONDS", 3600):
@@ -140,11 +152,16 @@ class Opening(unittest.TestCase):
     def test_a_forked_child_has_no_connection(self):
         link = self.connect()
         runtime = link.runtime
+        self.assertTrue(link.connected)
         read, write = os.pipe()
         child = os.fork()
         if child == 0:
-            link.close()
-            os.write(write, b"ok" if link.runtime is None and not link.connected and not runtime.closed else b"no")
+            told = []
+            with mock.patch.object(connection._log, "handle", told.append):
+                link.close()
+                none = link.runtime is None and not link.connected and not link.connected
+            quiet = not told and link.counters.total("stores_lost") == 0
+            os.write(write, b"ok" if none and quiet and not runtime.closed else b"no")
             os._exit(0)
         os.close(write)
         self.addCleanup(os.close, read)

@@ -59,9 +59,45 @@ class Weights(Folder):
         one = self.text(folder)
         (folder / "README.md").write_text("hello")
         (folder / "tokenizer.json").write_text("{}")
-        (folder / "pytorch_model.bin").write_bytes(b"not what is loaded")
+        (folder / "training_args.bin").write_bytes(b"of the training")
+        (folder / "original.bin").mkdir()
         self.assertEqual(self.text(folder), one)
         (folder / "kv_cache_scales.json").write_text("{}")
+        self.assertNotEqual(self.text(folder), one)
+
+    def test_every_file_that_some_load_format_may_take_counts(self):
+        folder = self.model("one")
+        seen = {self.text(folder)}
+        names = ("pytorch_model.bin", "a.pt", "a.pth", "a.gguf", "consolidated.safetensors", "model.safetensors.index.json")
+        for name in (*names, "consolidated.safetensors.index.json", "adapter_config.json"):
+            for content in (b"1", b"2"):
+                (folder / name).write_bytes(content)
+                seen.add(self.text(folder))
+        self.assertEqual(len(seen), 1 + 2 * 8)
+
+    def test_a_part_that_cannot_be_read_is_a_refusal_and_no_smaller_model(self):
+        folder = self.model("one", file="model-1.safetensors")
+        (folder / "model-2.safetensors").symlink_to(self.root / "gone")
+        with mock.patch.object(digest, "_hash_file", side_effect=AssertionError("read")):
+            with self.assertRaisesRegex(Refused, "^kvonce: .*cannot be read.*model-2.safetensors.*set model_id.$"):
+                self.text(folder)
+        (folder / "model-2.safetensors").unlink()
+        os.mkfifo(folder / "model-2.safetensors")
+        with self.assertRaisesRegex(Refused, "no regular file"):
+            self.text(folder)
+        (folder / "model-2.safetensors").unlink()
+        (folder / "model-2.safetensors").symlink_to("model-2.safetensors")
+        with self.assertRaises(Refused):
+            self.text(folder)
+        (folder / "model-2.safetensors").unlink()
+        (folder / "config.json").write_text("[" * 100_000)
+        with self.assertRaisesRegex(Refused, "RecursionError"):
+            self.text(folder)
+
+    def test_a_name_that_is_no_text_is_a_name_all_the_same(self):
+        folder = self.model("one")
+        one = self.text(folder)
+        (folder / os.fsdecode(b"a\xff.safetensors")).write_bytes(b"w")
         self.assertNotEqual(self.text(folder), one)
 
     def test_which_shard_holds_which_bytes_counts(self):
@@ -85,6 +121,39 @@ class Weights(Folder):
             fresh.replace(weights)
             self.assertNotEqual(self.text(folder), one)
             self.assertEqual(hashing.call_count, 2)
+
+    def test_a_file_that_was_written_anew_under_its_old_time_is_hashed_again(self):
+        folder = self.model("one")
+        one = self.text(folder)
+        weights = folder / "model.safetensors"
+        before = weights.stat()
+        while weights.stat().st_ctime_ns == before.st_ctime_ns:  # the kernel's clock goes in ticks
+            with open(weights, "r+b") as file:
+                file.write(b"v")
+            os.utime(weights, ns=(before.st_atime_ns, before.st_mtime_ns))
+        after = weights.stat()
+        self.assertEqual((after.st_size, after.st_mtime_ns, after.st_ino), (before.st_size, before.st_mtime_ns, before.st_ino))
+        self.assertNotEqual(self.text(folder), one)
+
+    def test_what_was_read_before_another_file_failed_is_kept(self):
+        folder = self.model("one", file="model-1.safetensors")
+        for n in (2, 3):
+            (folder / f"model-{n}.safetensors").write_bytes(b"w" * n)
+        hashed = []
+
+        def failing(path):
+            if path.name == "model-2.safetensors":
+                raise OSError(5, "Input/output error")
+            hashed.append(path.name)
+            return original(path)
+
+        original = digest._hash_file
+        with mock.patch.object(digest, "_THREADS_MAX", 1), mock.patch.object(digest, "_hash_file", failing):
+            for _ in range(3):
+                with self.assertRaisesRegex(Refused, "Input/output error.*set model_id"):
+                    self.text(folder)
+        self.assertEqual(hashed.count("model-1.safetensors"), 1)
+        self.assertLessEqual(hashed.count("model-3.safetensors"), 1)
 
     def test_a_broken_or_unwritable_cache_costs_time_and_nothing_else(self):
         folder = self.model("one")
@@ -143,15 +212,78 @@ class Weights(Folder):
         with self.assertRaisesRegex(Refused, "set model_id"):
             engine.model_identity("org/name", revision="other")
 
+    def test_a_blobs_name_is_believed_in_a_hub_cache_only(self):
+        name = hashlib.sha256(b"another content").hexdigest()
+        one = self.text(self.model("one"))
+        cache = self.root / "models--org--name"
+        for blobs, folder in (
+            (self.root / "blobs", self.root / "linked"),  # any folder of that name
+            (self.root / "x" / "blobs", self.root / "x" / "snapshots" / "1"),
+            (cache / "blobs", cache / "mine"),  # the cache's, linked to by somebody else
+        ):
+            blobs.mkdir(parents=True)
+            (blobs / name).write_bytes(b"w" * 10_000)
+            folder.mkdir(parents=True)
+            (folder / "config.json").write_text(json.dumps({"hidden_size": 64}))
+            (folder / "model.safetensors").symlink_to(blobs / name)
+            self.assertEqual(self.text(folder), one)
+
     def test_a_model_in_one_file(self):
         folder = self.model("one", file="m.gguf")
-        self.assertEqual(self.text(folder / "m.gguf"), self.text(folder))
+        one = self.text(folder)
+        self.assertEqual(self.text(folder / "m.gguf"), one)
+        (folder / "other.gguf").write_bytes(b"another one")
+        self.assertEqual(self.text(folder / "m.gguf"), one)
+        (folder / "mmproj-m.gguf").write_bytes(b"for images")
+        self.assertNotEqual(self.text(folder / "m.gguf"), one)
+
+    def test_a_model_in_parts_named_by_one_of_them(self):
+        folder = self.model("one", file="m-00001-of-00002.gguf")
+        seen = set()
+        for content in (b"1", b"2"):
+            (folder / "m-00002-of-00002.gguf").write_bytes(content)
+            seen.add(self.text(folder / "m-00001-of-00002.gguf"))
+        self.assertEqual(len(seen), 2)
 
     def test_nothing_to_read_is_refused_with_the_way_out(self):
         (self.root / "empty").mkdir()
         for path in (str(self.root / "empty"), str(self.root / "absent"), "org/unknown", "s3://bucket/model"):
             with self.assertRaisesRegex(Refused, "set model_id"):
                 engine.model_identity(path)
+
+    def test_how_the_files_are_loaded_decides_which(self):
+        folder = self.model("one")
+        settings = engine.Settings.parse({})
+
+        def texts(model):
+            identity = Identity(model=model, dtype="bf16", page_tokens=16, layout="l")
+            return identity.text(), identity.family_text, model.short
+
+        known = (None, "auto", "PT", "safetensors", "mistral", "sharded_state")
+        found = [texts(settings.model_identity(str(folder), "", name)) for name in known]
+        found += [texts(settings.model_identity(str(folder), "", "sharded_state", {"pattern": p})) for p in "ab"]
+        for column in zip(*found):
+            self.assertEqual(len(set(column)), len(found) - 1)
+        self.assertEqual(found[0], found[1])
+        self.assertEqual(found[0], texts(settings.model_identity(str(folder), "", "auto", {"num_threads": 8})))
+        self.assertEqual(found[2], texts(settings.model_identity(str(folder), "", "pt", "{}")))
+
+    def test_weights_that_are_in_no_file_need_an_id(self):
+        folder = self.model("one")
+        for name in ("dummy", "remote", "npcache", "tomorrow's"):
+            with self.assertRaisesRegex(Refused, f"{name}.*set model_id"):
+                engine.Settings.parse({}).model_identity(str(folder), "", name)
+        named = engine.Settings.parse({"model_id": "mine"})
+        dummy = named.model_identity(str(folder), "", "dummy")
+        self.assertEqual((dummy.text, dummy.load), ("id:mine", "dummy"))
+        self.assertNotEqual(dummy, named.model_identity(str(folder), "", "auto"))
+
+    def test_no_name_is_no_model_in_the_folder_one_is_in(self):
+        here = os.getcwd()
+        os.chdir(self.model("one"))
+        self.addCleanup(os.chdir, here)
+        with self.assertRaisesRegex(Refused, "set model_id"):
+            engine.model_identity("")
 
     def test_an_explicit_id_stands_for_the_content(self):
         self.assertEqual(engine.model_identity("/nowhere", "r1", model_id="mine"), ModelIdentity("id:mine", "r1"))

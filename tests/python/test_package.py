@@ -59,11 +59,38 @@ class Store(Case):
         self.assertRegex(ended.stdout, r"first verified page after [0-9.]+ s")
         self.assertIn("every byte is right", ended.stdout)
 
-    def test_a_selftest_that_finds_no_store_fails(self):
-        command = [sys.executable, "-m", "kvonce.selftest", "--store", "unix:/nowhere/kvonce.sock"]
-        ended = subprocess.run(command, env=environment(), timeout=DEADLINE, capture_output=True, text=True)
-        self.assertEqual(ended.returncode, 1)
-        self.assertIn("StoreLost", ended.stderr)
+    def selftest(self, *arguments, **variables):
+        """(exit status, standard output, lines on standard error that are not of the library's log)"""
+        command = [sys.executable, "-m", "kvonce.selftest", *arguments]
+        ended = subprocess.run(command, env={**environment(), **variables}, timeout=DEADLINE, capture_output=True, text=True)
+        return ended.returncode, ended.stdout, [line for line in ended.stderr.splitlines() if "[kvonce]" not in line]
+
+    def test_a_selftest_that_finds_no_store_fails_with_one_sentence(self):
+        status, _, lines = self.selftest("--store", "unix:/nowhere/kvonce.sock")
+        self.assertEqual((status, len(lines)), (1, 1), lines)
+        self.assertRegex(lines[0], "^put: StoreLost: .*/nowhere/kvonce.sock")
+        status, _, lines = self.selftest(TMPDIR="/nowhere", TEMP="/nowhere", TMP="/nowhere", KVONCE_KVONCED="/nowhere/kvonced")
+        self.assertEqual((status, len(lines)), (1, 1), lines)
+        status, _, lines = self.selftest("--timeout", "1e-9")
+        self.assertEqual((status, lines), (1, ["the process that should put has not ended within 1e-09 s"]))
+
+    def test_a_folder_that_is_too_deep_is_told_with_the_variable_that_helps(self):
+        with tempfile.TemporaryDirectory(prefix="kvonce-test-") as folder:
+            deep = os.path.join(folder, "d" * 100)
+            os.mkdir(deep)
+            status, _, lines = self.selftest(TMPDIR=deep)
+            self.assertEqual((status, len(lines)), (1, 1), lines)
+            self.assertRegex(lines[0], "set TMPDIR to a shorter path")
+            command = [sys.executable, "-m", "kvonce.doctor", "--engine", "vllm"]
+            ended = subprocess.run(command, env={**environment(), "TMPDIR": deep}, timeout=DEADLINE, capture_output=True, text=True)
+            (line,) = [line for line in ended.stdout.splitlines() if line.split()[:2] == ["bad", "start"]]
+            self.assertRegex(line, "set TMPDIR to a shorter path")
+
+    def test_a_selftest_takes_only_a_timeout_that_is_one(self):
+        for wrong in ("-1", "0", "nan", "inf", "1e300", "soon"):
+            status, _, lines = self.selftest(f"--timeout={wrong}")
+            self.assertEqual(status, 2)
+            self.assertIn("--timeout", lines[-1])
 
     def test_the_program_of_the_guide(self):
         with open(os.path.join(ROOT, "examples/python/round_trip.py"), encoding="utf-8") as file:

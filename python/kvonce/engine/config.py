@@ -82,9 +82,11 @@ class Settings:
     def parse(cls, given: Mapping[str, Any] | None, *, ignore: Iterable[str] = ()) -> Settings:
         """Settings from the engine's extra config: numbers may come as text, `shard.<pool>` also as `{"shard": {pool: rule}}`.
 
-        `ignore`: keys that belong to the engine. Raises ConfigError: an unknown key (with the nearest known one), a value
-        of the wrong type or out of its range.
+        `ignore`: keys that belong to the engine. Raises ConfigError: no mapping, an unknown key (with the nearest known one),
+        a value of the wrong type or out of its range.
         """
+        if given is not None and not isinstance(given, Mapping):
+            raise ConfigError(f"kvonce: the settings must be a mapping of names to values, not {given!r:.100}")
         ignored = set(ignore)
         values: dict[str, Any] = {}
         shards: dict[str, str] = {}
@@ -129,11 +131,11 @@ class Settings:
             options["read_only"] = True
         return options
 
-    def model_identity(self, path: str, revision: str = ""):
+    def model_identity(self, path: str, revision: str = "", load_format: Any = "auto", load_options: Any = None):
         """The model's identity: `model_id` where it is set, else the digest of the files at `path`. See identity.model_identity."""
         from .identity import model_identity
 
-        return model_identity(path, revision=revision, model_id=self.model_id)
+        return model_identity(path, revision, self.model_id, load_format, load_options)
 
     def check_pools(self, pools: Iterable[str]) -> None:
         """Raises ConfigError when a `shard.<pool>` names none of these pools."""
@@ -149,8 +151,12 @@ def _text(limit: int):
     def check(key: str, value: Any) -> str:
         if not isinstance(value, str):
             raise ConfigError(f"kvonce: setting {key} must be text, not {value!r}")
-        if len(value.encode()) > limit:
-            raise ConfigError(f"kvonce: setting {key} is {len(value.encode())} bytes long: at most {limit} are allowed")
+        try:
+            size = len(value.encode())
+        except UnicodeEncodeError:
+            raise ConfigError(f"kvonce: setting {key} is {value!r}: must be text that UTF-8 can hold") from None
+        if size > limit:
+            raise ConfigError(f"kvonce: setting {key} is {size} bytes long: at most {limit} are allowed")
         return value
 
     return check

@@ -44,7 +44,7 @@ class Connection:
         opener: Callable[..., Any] = _open_runtime,
     ):
         self.engine_id = settings.engine_id or engine_id
-        if not 1 <= len(self.engine_id.encode()) <= 255:
+        if not 1 <= len(self.engine_id.encode(errors="replace")) <= 255:
             raise Refused(f"kvonce: the engine id {self.engine_id!r} must be 1 to 255 bytes long: set engine_id.")
         self.counters = counters or Counters(self.engine_id, rank)
         self._settings = settings
@@ -52,7 +52,7 @@ class Connection:
         self._pid = os.getpid()
         self._runtime: Any = None
         self._refused: Refused | None = None
-        self._was_connected = False
+        self._life = 0  # incarnation of the store that answered when it was asked last; 0: none did
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -70,14 +70,17 @@ class Connection:
 
     @property
     def connected(self) -> bool:
-        """True while a store answers. Cheap: asked in every step. Each loss is counted and told once."""
-        runtime = self.runtime
-        now = runtime is not None and bool(runtime.connected)
-        if now != self._was_connected:
-            self._changed(now)
-        if now and self._timer is None and self._reported != (runtime.incarnation, self.counters.changes):
+        """True while a store answers; never in a forked child. Cheap: asked in every step. Each loss is counted and told once,
+        also one that was over before anybody asked: the store that answers now is then another one."""
+        if os.getpid() != self._pid:
+            return False
+        runtime = self._runtime
+        life = runtime.incarnation if runtime is not None and runtime.connected else 0
+        if life != self._life:
+            self._changed(life)
+        if life and self._timer is None and self._reported != (life, self.counters.changes):
             self._report_soon(runtime)
-        return now
+        return life != 0
 
     @property
     def incarnation(self) -> int:
@@ -184,13 +187,14 @@ class Connection:
             _log.debug("kvonce: the store was not told of the counters: %s", error)
         self._reported = told
 
-    def _changed(self, now: bool) -> None:
+    def _changed(self, life: int) -> None:
         with self._lock:
-            if now == self._was_connected:
-                return
-            self._was_connected = now
-        if now:
-            _log.info("kvonce: connected to the store %s as %s", self._settings.store, self.engine_id)
-        elif not self._stop.is_set():
+            before, self._life = self._life, life
+        if before == life:
+            return
+        if before and not self._stop.is_set():
             self.counters.add("stores_lost")
-            _log.warning("kvonce: the store %s is lost, all is a miss until it is back", self._settings.store)
+            then = "another one answers, and what was stored may be gone" if life else "all is a miss until it is back"
+            _log.warning("kvonce: the store %s is lost, %s", self._settings.store, then)
+        if life:
+            _log.info("kvonce: connected to the store %s as %s", self._settings.store, self.engine_id)

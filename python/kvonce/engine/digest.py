@@ -2,8 +2,9 @@
 """The digest of a model's config and weight files, made once per file and machine.
 
 Every byte of the weights counts: two fine-tunes of one model agree in names, shapes and sizes. A file's SHA-256 is kept
-in a cache under XDG_CACHE_HOME by (path, size, time of change, inode, device); a file of a Hugging Face cache carries its
-SHA-256 as the name of its blob. Files are read by several threads, and by one process of the host at a time.
+in a cache under XDG_CACHE_HOME by (path, size, times of modification and of change, inode, device); a file of a Hugging
+Face cache carries its SHA-256 as the name of its blob. Files are read by several threads, and by one process of the host
+at a time.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import fcntl
+import fnmatch
 import hashlib
 import json
 import os
 import re
+import stat
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -24,9 +27,21 @@ _CHUNK_BYTES = 4 << 20
 _THREADS_MAX = 16
 _TURN_SECONDS = 900.0
 _POLL_SECONDS = 0.05
-#: What an engine loads, best first: where there is one kind, the later ones are not read.
-_WEIGHTS = ("*.safetensors", "*.gguf", "pytorch_model*.bin", "*.bin", "*.pt", "*.pth")
-_CONFIGS = ("config.json", "params.json", "*quant*config*.json", "*kv_cache_scales*.json", "*processor_config.json", "*.py")
+#: What an engine may load from a folder. Which of them it does hangs on its load format, its version and the model's class, so
+#: all of them count.
+_WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf")
+#: What a trainer leaves beside the weights; both engines leave these out.
+_TRAINER = frozenset({"training_args.bin", "optimizer.bin", "optimizer.pt", "scheduler.pt", "scaler.pt"})
+_CONFIGS = (
+    "config.json",
+    "adapter_config.json",
+    "params.json",
+    "*.index.json",
+    "*quant*config*.json",
+    "*kv_cache_scales*.json",
+    "*processor_config.json",
+    "*.py",
+)
 #: Fields of config.json that say where a copy came from and nothing about the model.
 _PROVENANCE = ("_name_or_path", "_commit_hash", "transformers_version")
 
@@ -57,25 +72,48 @@ def resolve_model_path(path: str, revision: str = "") -> Path | None:
 
 
 def model_files(path: Path) -> ModelFiles:
-    """What decides the model at `path`. Raises OSError."""
+    """What decides the model at `path`: files of that folder itself, not of folders in it. Raises OSError, also for a link that
+    leads nowhere: a part of the weights would be missing."""
     if path.is_file():
-        return ModelFiles((path,), tuple(sorted(f for f in path.parent.glob("config.json"))))
-    weights: list[Path] = []
-    for pattern in _WEIGHTS:
-        weights = sorted(f for f in path.glob(pattern) if f.is_file())
-        if weights:
-            break
-    configs = sorted({f for pattern in _CONFIGS for f in path.glob(pattern) if f.is_file()})
-    return ModelFiles(tuple(weights), tuple(configs))
+        return ModelFiles(tuple(_parts(path)), tuple(_matching(path.parent, ("config.json",))))
+    weights = [file for file in _matching(path, _WEIGHTS) if file.name not in _TRAINER]
+    return ModelFiles(tuple(weights), tuple(_matching(path, _CONFIGS)))
+
+
+def _matching(folder: Path, patterns: Iterable[str]) -> list[Path]:
+    """The files of `folder` with a name like one of the patterns, in the order of their names."""
+    patterns = list(patterns)
+    found = []
+    for name in sorted(os.listdir(folder)):
+        if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns):
+            kind = (folder / name).stat().st_mode
+            if stat.S_ISREG(kind):
+                found.append(folder / name)
+            elif not stat.S_ISDIR(kind):
+                raise OSError(f"{folder / name} is no regular file")
+    return found
+
+
+def _parts(path: Path) -> list[Path]:
+    """A model in one file: the file, or all parts of which it is one, and what a GGUF model has beside it for images."""
+    if path.suffix != ".gguf":
+        return [path]
+    whole = re.sub(r"-\d{5}-of-\d{5}\.gguf$", "", path.name)
+    numbered = re.compile(re.escape(whole) + r"-\d{5}-of-\d{5}\.gguf")
+    return [
+        file
+        for file in _matching(path.parent, ("*.gguf",))
+        if file.name == path.name or (whole != path.name and numbered.fullmatch(file.name)) or file.name.startswith("mmproj")
+    ]
 
 
 def digest_of_files(files: ModelFiles) -> str:
     """64 hexadecimal digits of the names and contents of all files. Raises OSError."""
-    total = hashlib.sha256(b"kvonce model 1\n")
-    for config in files.configs:
-        total.update(f"{config.name}\n{hashlib.sha256(_config_bytes(config)).hexdigest()}\n".encode())
-    for name, digest in zip((f.name for f in files.weights), _weight_digests(files.weights)):
-        total.update(f"{name}\n{digest}\n".encode())
+    total = hashlib.sha256(b"kvonce model 2\n")
+    parts = [(file, hashlib.sha256(_config_bytes(file)).hexdigest()) for file in files.configs]
+    parts += zip(files.weights, _weight_digests(files.weights), strict=True)
+    for file, digest in parts:
+        total.update(os.fsencode(file.name) + b"\0" + digest.encode() + b"\n")
     return total.hexdigest()
 
 
@@ -103,26 +141,43 @@ def _weight_digests(paths: Iterable[Path]) -> list[str]:
         for i in missing:
             known[i] = cache.get(paths[i])
         missing = [i for i in missing if known[i] is None]
+        for i in missing:  # before hours of reading are spent on the others
+            with open(paths[i], "rb"):
+                pass
         threads = max(1, min(_THREADS_MAX, os.cpu_count() or 1, len(missing)))
+        failure: OSError | None = None
         with concurrent.futures.ThreadPoolExecutor(threads) as pool:
-            for i, (key, digest) in zip(missing, pool.map(_hash_file, [paths[i] for i in missing])):
-                cache.put(key, digest)
-                known[i] = digest
+            jobs = [pool.submit(_hash_file, paths[i]) for i in missing]
+            for i, job in zip(missing, jobs, strict=True):
+                if failure is not None and job.cancel():
+                    continue
+                try:
+                    key, known[i] = job.result()
+                    cache.put(key, known[i])
+                except OSError as error:  # what the others have read already is kept
+                    failure = failure or error
+        if failure is not None:
+            raise failure
     return [digest for digest in known if digest is not None]
 
 
 def _blob_digest(path: Path) -> str | None:
-    """The SHA-256 that a Hugging Face cache gives a large file as its name."""
+    """The SHA-256 that a Hugging Face cache gives a large file as its name: models--*/snapshots/<revision>/<file> is a link to
+    models--*/blobs/<SHA-256>. A file of such a name anywhere else says nothing of its content."""
     if not path.is_symlink():
         return None
     blob = path.resolve()
-    return blob.name if blob.parent.name == "blobs" and re.fullmatch(r"[0-9a-f]{64}", blob.name) else None
+    model = blob.parent.parent
+    if blob.parent.name != "blobs" or not model.name.startswith("models--") or not re.fullmatch(r"[0-9a-f]{64}", blob.name):
+        return None
+    return blob.name if path.parent.resolve().is_relative_to(model / "snapshots") else None
 
 
 def _key(path: Path) -> str:
+    # The time of change cannot be set back: it tells a file that was written anew under its old time of modification.
     real = path.resolve()
     state = real.stat()
-    return f"{real}\n{state.st_size}\n{state.st_mtime_ns}\n{state.st_ino}\n{state.st_dev}"
+    return f"{real}\n{state.st_size}\n{state.st_mtime_ns}\n{state.st_ctime_ns}\n{state.st_ino}\n{state.st_dev}"
 
 
 def _hash_file(path: Path) -> tuple[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import json
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -25,6 +26,15 @@ SCALED_KV_DTYPES = frozenset(
 )
 #: Where the scales of an 8-bit KV cache may come from for pages to be worth keeping. "none": every scale is 1.
 SCALE_SOURCES = frozenset({"none", "checkpoint"})
+#: What engines do when nobody asks for a load format.
+DEFAULT_LOAD_FORMAT = "auto"
+#: Other load formats whose weights are files of the model's own folder, so that the digest covers them. Formats that make
+#: weights up ("dummy"), take them from elsewhere ("remote", "tensorizer") or from a copy that nobody compares ("npcache") are
+#: not here, nor are those of tomorrow.
+FILE_LOAD_FORMATS = frozenset(
+    {"safetensors", "hf", "pt", "gguf", "mistral", "bitsandbytes", "layered", "sharded_state", "fastsafetensors", "instanttensor"}
+    | {"runai_streamer", "runai_streamer_sharded"}
+)
 #: Hash algorithms that give the same value in every process.
 STABLE_HASHES = frozenset({"sha256", "sha256_cbor", "sglang-sha256"})
 
@@ -35,30 +45,54 @@ class ModelIdentity:
 
     text: str
     revision: str = ""
+    load: str = ""  #: how the engine loads them, where it is not as by default: that decides which of the files it takes
 
     @property
     def short(self) -> str:
         """16 hexadecimal digits that stand for the whole of it, for the names of pools."""
-        return hashlib.sha256(f"{self.text}\n{self.revision}".encode()).hexdigest()[:16]
+        parts = [self.text, self.revision, *([self.load] if self.load else [])]
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
-def model_identity(path: str, revision: str = "", model_id: str = "") -> ModelIdentity:
+def model_identity(
+    path: str, revision: str = "", model_id: str = "", load_format: Any = DEFAULT_LOAD_FORMAT, load_options: Any = None
+) -> ModelIdentity:
     """The identity of the model at `path`: a folder, a file, or a name in the local Hugging Face cache.
 
     `model_id`, where given, stands for the content and nothing is read; then the revision is part of the identity too. The
-    digest covers every byte of the weight files that an engine would read, and the config files. It is made once per file
-    and machine (cached by path, size, time and inode), by one process while the others of the host wait. Raises Refused
-    when there is nothing to read.
+    digest covers every byte of the weight files that an engine may read, and the config files. It is made once per file
+    and machine (cached by path, size, times and inode), by one process while the others of the host wait.
+    load_format, load_options: the engine's load format and what it gives the loader beside it; part of the identity unless the
+    format is "auto". Raises Refused, in one sentence, when there is nothing to read, when something cannot be read, and for a
+    format whose weights are not these files, unless there is a `model_id`.
     """
+    load = _load_text(load_format, load_options)
     if model_id:
-        return ModelIdentity(f"id:{model_id}", revision)
-    found = resolve_model_path(path, revision)
-    if found is None:
-        raise Refused(f"kvonce: no model files found at {path!r}, so its content cannot be identified: set model_id.")
-    files = model_files(found)
-    if not files.weights:
-        raise Refused(f"kvonce: no weight files found at {path!r}, so its content cannot be identified: set model_id.")
-    return ModelIdentity("sha256:" + digest_of_files(files))
+        return ModelIdentity(f"id:{model_id}", revision, load)
+    name = load.partition(" ")[0]
+    if name and name not in FILE_LOAD_FORMATS:
+        raise Refused(f"kvonce: weights of load format {name!r} are not the model's files, so their content is not known: set model_id.")
+    try:
+        found = resolve_model_path(path, revision) if path else None
+        files = model_files(found) if found is not None else None
+        if files is not None and files.weights:
+            return ModelIdentity("sha256:" + digest_of_files(files), load=load)
+    except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: links in a circle, a config nested too deeply
+        why = f"{type(error).__name__}: {error}"
+        raise Refused(f"kvonce: the model files at {path!r} cannot be read, so its content is not known ({why}): set model_id.") from error
+    what = "model" if files is None else "weight"
+    raise Refused(f"kvonce: no {what} files found at {path!r}, so its content cannot be identified: set model_id.")
+
+
+def _load_text(load_format: Any, options: Any) -> str:
+    """Empty for what is done by default, whose loaders take no option that changes weights."""
+    name = str(getattr(load_format, "value", load_format) or DEFAULT_LOAD_FORMAT).lower()
+    if name == DEFAULT_LOAD_FORMAT:
+        return ""
+    if not options or options == "{}":
+        return name
+    text = options if isinstance(options, str) else json.dumps(options, sort_keys=True, default=repr)
+    return f"{name} {hashlib.sha256(text.encode(errors='surrogatepass')).hexdigest()[:32]}"
 
 
 def draft_pool_name(pool: str, draft: ModelIdentity) -> str:
@@ -95,7 +129,7 @@ class Identity:
 
     def _family_fields(self) -> list[tuple[str, str]]:
         fields = [("namespace", self.namespace), ("tenant", self.tenant), ("model", self.model.text)]
-        return [*fields, ("revision", self.model.revision)]
+        return [*fields, ("revision", self.model.revision), ("load", self.model.load)]
 
     def _layout_fields(self) -> list[tuple[str, str]]:
         fields = [

@@ -56,6 +56,7 @@ class HiCacheStorage(hs.HiCacheStorage):
         self._store: HostStore | None = None
         self._refusal = ""
         self._told: set[str] = set()
+        self._early: list[bool] = []  # updates before the store was opened: whether each one has been flushed in
         self.counters = Counters("", "")
         extra = dict(getattr(storage_config, "extra_config", None) or {})
         self._generic = not extra.get("interface_v1")
@@ -64,6 +65,7 @@ class HiCacheStorage(hs.HiCacheStorage):
             self.place = place_of(_Placed(storage_config, self._facts))
             self.counters = Counters(self.settings.engine_id or engine_name(), f"tp{self.place.tp}")
             check_place(self._facts, self.place)
+            self._watch()
         except Exception as error:
             self.settings = Settings()
             self._refuse(error)
@@ -157,6 +159,7 @@ class HiCacheStorage(hs.HiCacheStorage):
         with self._lock:
             store, self._store = self._store, None
             self._refusal = self._refusal or "kvonce: closed."
+        updates.unwatch(self._weights_changed)
         if store is not None:
             store.close()
 
@@ -183,6 +186,33 @@ class HiCacheStorage(hs.HiCacheStorage):
         if text.startswith("draft") and mla and self.place.tp_size > 1 and "MHA" in type(pool).__name__:
             raise Refused("kvonce: SGLang's HiCache saves an MLA model's split draft on rank 0 only, so it is never whole: use the linker.")
 
+    def _watch(self) -> None:
+        # HiCache has no reset that could tell of an update: unheard, pages of older weights would be served as those of the newer.
+        if not updates.watch(self._weights_changed, self._weights_replaced) and self.settings.on_reset != "keep":
+            raise Refused("kvonce: weight updates cannot be heard in this version of SGLang: set on_reset to keep where there are none.")
+
+    def _weights_changed(self) -> None:
+        with self._lock:
+            self._early.append(False)
+            if self._store is not None:
+                self._store.weights_changed()
+
+    def _weights_replaced(self, flushed: bool) -> None:
+        with self._lock:
+            self._early[-1:] = [flushed]
+            if self._store is not None:
+                self._store.weights_replaced(flushed)
+
+    def _opened(self) -> HostStore | None:
+        """The store; None where it cannot be set up: told once, and not tried again at each page."""
+        with self._lock:
+            if self._store is None and not self._refusal:
+                try:
+                    self._store = self._open()
+                except Exception as error:
+                    self._refuse(error)
+            return self._store
+
     def _open(self) -> HostStore:
         kv = self._pools.get(KV)
         if kv is None:
@@ -193,30 +223,34 @@ class HiCacheStorage(hs.HiCacheStorage):
         self.settings.check_pools(self._pools)
         identity = identity_of(self._facts, self.settings, layout=layout, page_tokens=kv.page_slots, kv_dtype=dtype, model_name=name)
         link = Connection(self.settings, self.counters.engine, self.counters.rank, self.counters)
-        store = self.store_class(
-            self._pools,
-            self.place,
-            self.settings,
-            self.counters,
-            link,
-            is_mla=bool(getattr(self._config, "is_mla_model", False)),
-            facts=self._facts,
-        )
-        store.epochs = Epochs(
-            link, identity, build=store.build, retire=store.retire, on_reset=self.settings.on_reset, counters=self.counters
-        )
-        updates.watch(store.weights_changed, store.weights_replaced)
+        try:
+            store = self.store_class(
+                self._pools,
+                self.place,
+                self.settings,
+                self.counters,
+                link,
+                is_mla=bool(getattr(self._config, "is_mla_model", False)),
+                facts=self._facts,
+            )
+            store.check_names()
+            store.epochs = Epochs(
+                link, identity, build=store.build, retire=store.retire, on_reset=self.settings.on_reset, counters=self.counters
+            )
+            for flushed in self._early:
+                store.weights_changed()
+                store.weights_replaced(flushed)
+        except Exception:
+            link.close()
+            raise
         return store
 
     def _call(self, where: str, what: Callable[[HostStore], Any], miss: Any) -> Any:
         if self._refusal:
             return miss
         try:
-            with self._lock:
-                if self._store is None:
-                    self._store = self._open()
-                store = self._store
-            return what(store)
+            store = self._opened()
+            return miss if store is None else what(store)
         except Refused as refused:
             self._refuse(refused)
         except Exception:
@@ -239,6 +273,7 @@ class HiCacheStorage(hs.HiCacheStorage):
         text = error.text if isinstance(error, Refused) else f"kvonce: the storage backend could not be set up: {error}"
         if not isinstance(error, Refused):
             _log.exception("kvonce: the storage backend could not be set up")
+        updates.unwatch(self._weights_changed)
         if not self._refusal:
             self._refusal = text
             _log.warning("%s SGLang goes on without kvonce.", text)

@@ -12,10 +12,10 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..engine import Counters, Epochs, Place, Settings, Shard, draft_pool_name, shard_of_entry
+from ..engine import Counters, Epochs, ModelIdentity, Place, Refused, Settings, Shard, draft_pool_name, shard_of_entry
 from .hit_policies import block_pages_covered, leading, trailing_stops
 from .host_pools import STAGED_PAGES, HostPool
-from .startup import Facts, kv_heads_in_all
+from .startup import Facts, draft_identity, kv_heads_in_all
 from .transfers import KV, host_indices, page_hashes, text_of
 
 _log = logging.getLogger("kvonce")
@@ -64,6 +64,7 @@ class HostStore:
         self.epochs: Epochs | None = None
         self._is_mla = is_mla
         self._facts = facts
+        self._draft: ModelIdentity | None = None
         self._lock = threading.RLock()
         self._version = 0
         self._mixed = False
@@ -95,6 +96,11 @@ class HostStore:
     def weights_replaced(self, flushed: bool) -> None:
         """The update is over. While SGLang has not flushed, host pages of the old weights may come: nothing is kept or looked up."""
         self._mixed = not flushed
+
+    def check_names(self) -> None:
+        """Raises Refused for a draft's pool whose model is not known: told at once, not at each attempt to register."""
+        for name, pool in dict(self.pools).items():
+            self._name(name, pool)
 
     def settle(self) -> None:
         """Registers now what the first page would register."""
@@ -285,8 +291,11 @@ class HostStore:
     def _name(self, name: str, pool: HostPool) -> str:
         if not name.startswith("draft"):
             return name
-        path = str(self._facts.get("speculative_draft_model_path", "") or "")
-        return draft_pool_name(name, self.settings.model_identity(path))
+        if self._draft is None:
+            self._draft = draft_identity(self._facts, self.settings)
+        if self._draft is None:
+            raise Refused(f"kvonce: pool {name} is a draft's, but the engine names no draft model.")
+        return draft_pool_name(name, self._draft)
 
     def _shard(self, name: str, pool: HostPool) -> Shard:
         heads = getattr(pool.pool, "head_num", None)

@@ -13,7 +13,7 @@ from ..engine import Connection, Counters, Epochs, Refused, Settings
 from . import updates
 from .core import Built, LinkerCore
 from .device_pools import Assembled, assemble, name_drafts, shards_of
-from .startup import Facts, check_place, engine_name, identity_of, place_of
+from .startup import Facts, check_place, draft_identity, engine_name, identity_of, place_of
 
 _log = logging.getLogger("kvonce")
 
@@ -60,9 +60,7 @@ class Linker(UnifiedCacheLinker):
             self.pools = assembled.pools
             views = assembled.views
             if any(view.kind == "draft" for view in views):
-                path = str(facts.get("speculative_draft_model_path", "") or "")
-                revision = str(facts.get("speculative_draft_model_revision", "") or "")
-                name_drafts(views, settings.model_identity(path, revision) if path or settings.model_id else None)
+                name_drafts(views, draft_identity(facts, settings))
             shards = shards_of(assembled, place, settings, lambda own: _declared(own, params, place.tp_size))
             identity = identity_of(facts, settings, layout=assembled.layout, page_tokens=params.page_size, kv_dtype=assembled.kv_dtype)
             link = Connection(settings, counters.engine, counters.rank, counters)
@@ -127,6 +125,7 @@ class Linker(UnifiedCacheLinker):
 
     def close(self) -> None:
         """Lets go of the store."""
+        updates.unwatch(self.core.weights_changed)
         self.core.close()
 
     # -- of drafts of the contract before 0.5.23 -----------------------------------------------------------------------

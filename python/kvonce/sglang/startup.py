@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..engine import Identity, Place, Refused, Settings, check_kv_scales
+from ..engine import Identity, ModelIdentity, Place, Refused, Settings, check_kv_scales
 from ..engine.digest import resolve_model_path
 
 _log = logging.getLogger("kvonce")
@@ -27,10 +27,14 @@ class Facts:
         self._sources = [server_args] if server_args is not None else []
         try:
             from sglang.srt import runtime_context
-
-            self._sources += [getattr(runtime_context, name)() for name in ("get_model", "get_parallel") if hasattr(runtime_context, name)]
-        except Exception as error:  # an older version, or no engine
+        except Exception as error:  # no engine
             _log.debug("kvonce: no runtime context: %s", error)
+            return
+        for name in ("get_model", "get_parallel", "get_spec", "get_lora"):
+            try:
+                self._sources.append(getattr(runtime_context, name)())
+            except Exception as error:  # an older version, or an engine that is not that far yet
+                _log.debug("kvonce: no runtime context: %s: %s", name, error)
 
     def get(self, name: str, default: Any = None) -> Any:
         """The first value that is there and not None."""
@@ -104,7 +108,9 @@ def identity_of(facts: Facts, settings: Settings, *, layout: str, page_tokens: i
     if adapters:
         extra["lora"] = adapters
     return Identity(
-        model=settings.model_identity(path, str(facts.get("revision", "") or "")),
+        model=settings.model_identity(
+            path, str(facts.get("revision", "") or ""), facts.get("load_format"), facts.get("model_loader_extra_config")
+        ),
         dtype=dtype_name(facts.get("dtype", "auto")),
         page_tokens=page_tokens,
         layout=layout,
@@ -115,6 +121,16 @@ def identity_of(facts: Facts, settings: Settings, *, layout: str, page_tokens: i
         tenant=settings.tenant,
         extra=extra,
     )
+
+
+def draft_identity(facts: Facts, settings: Settings) -> ModelIdentity | None:
+    """The draft model's identity; None: the engine names no draft model. Raises Refused."""
+    path = str(facts.get("speculative_draft_model_path", "") or "")
+    if not path and not settings.model_id:
+        return None
+    revision = str(facts.get("speculative_draft_model_revision", "") or "")
+    load_format = facts.get("speculative_draft_load_format", facts.get("load_format"))
+    return settings.model_identity(path, revision, load_format, facts.get("model_loader_extra_config"))
 
 
 def kv_heads_in_all(facts: Facts, heads_here: int, place: Place, model_name: str = "") -> int | None:

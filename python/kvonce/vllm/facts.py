@@ -85,8 +85,14 @@ def identity_of(vllm_config: Any, facts: Facts, plan: Plan, settings: Settings) 
     state = [getattr(vllm_config.cache_config, name, "auto") for name in ("mamba_cache_dtype", "mamba_ssm_cache_dtype")]
     if plan.states:
         extra["state"] = "/".join(map(str, state))
+    load = getattr(vllm_config, "load_config", None)
     return Identity(
-        model=settings.model_identity(str(model.model), str(getattr(model, "revision", None) or "")),
+        model=settings.model_identity(
+            str(model.model),
+            str(getattr(model, "revision", None) or ""),
+            getattr(load, "load_format", None),
+            getattr(load, "model_loader_extra_config", None),
+        ),
         dtype=facts.dtype,
         page_tokens=plan.page_tokens,
         layout=f"vllm {facts.device} {facts.layout}".rstrip(),
