@@ -174,11 +174,11 @@ TEST_CASE("the parts of a load follow also when the store was lost between them"
   Rank rank = parted();
   rank.load(Rank::load_order(1, 3));
   rank.begun(1);
-  rank.done(operation(rank), {kDone, kDone});
+  rank.done(operation(rank), {kCopied, kCopied});
   rank.core->on_store_lost(rank.now, rank.next());
   CHECK(rank.out.loads_done.empty());
   rank.more(1);
-  rank.done(operation(rank), {kDone});
+  rank.done(operation(rank), {kCopied});
   CHECK(rank.load_result() == "none, none, none");
   CHECK(rank.core->idle());
 }
