@@ -126,10 +126,10 @@ kvonce_reason kvonce_runtime_start(const kvonce_runtime_options* options, kvonce
     if (read.huge_pages > HugePages::reserved)
       return bad("runtime options: huge_pages is " + std::to_string(read.huge_pages) + ": must be 0, 1 or 2");
     const std::pair<const char*, std::uint32_t> flags[] = {{"read_only", read.read_only},
-                                                            {"populate", read.populate},
-                                                            {"checksums", read.checksums},
-                                                            {"demote", read.demote},
-                                                            {"caller_runs", read.caller_runs}};
+                                                           {"populate", read.populate},
+                                                           {"checksums", read.checksums},
+                                                           {"demote", read.demote},
+                                                           {"caller_runs", read.caller_runs}};
     for (const auto& [name, value] : flags)
       if (Error wrong = check_flag(std::string("runtime options: ") + name, value)) return wrong;
     auto handle = std::make_unique<kvonce_runtime>();

@@ -29,8 +29,9 @@ struct StoreProcess {
   std::string log_path;                ///< made anew: its standard output and error
 };
 /// Spawned, never forked: own session, no descriptor, handler or blocked signal of this process. Done when it has said that it is
-/// ready and the process that this one has to wait for is waited for. One that a signal ends while it starts is started once more.
-/// Reason::busy: it may well start the next time; it was told to end while it started, or the system lacks something for the moment.
+/// ready and the process that this one has to wait for is waited for. One that a signal ends while it starts is started once
+/// more. Reason::busy: it may well start the next time; it was told to end while it started, or the system lacks something for
+/// the moment.
 Error start_store_process(const StoreProcess& process, std::chrono::steady_clock::time_point deadline);
 
 }  // namespace kvonce::runtime

@@ -222,7 +222,8 @@ std::vector<std::int64_t> read_rows(nb::handle indices, std::size_t pages, std::
   if (!view_array(indices, false, &view, what))
     raise_bad(what + " is a " + kind_name(indices) + ": must be an integer array, a range or a list");
   if (!view.host) raise_bad(what + " lies on a device: row indices must be in host memory");
-  if (view.kind == '?' || view.item_bytes > 8 || !std::has_single_bit(static_cast<std::uint64_t>(view.item_bytes))) raise_bad(what + " is no array of integers");
+  if (view.kind == '?' || view.item_bytes > 8 || !std::has_single_bit(static_cast<std::uint64_t>(view.item_bytes)))
+    raise_bad(what + " is no array of integers");
   if (view.shape.size() != 1) raise_bad(what + " has " + std::to_string(view.shape.size()) + " axes: must have one");
   reader.check_count(view.shape[0]);
   const std::int64_t stride = view.strides[0];
@@ -281,7 +282,7 @@ std::vector<PageHash> read_pages(nb::handle pages) {
   const std::int64_t bytes = flat ? view.shape[0] * view.item_bytes : -1;
   if (bytes < 0 || view.item_bytes != 1 || bytes % 32 != 0)
     raise_bad("pages are " +
-              (bytes < 0               ? "an array of another shape"
+              (bytes < 0              ? "an array of another shape"
                : view.item_bytes != 1 ? "an array of items of " + std::to_string(view.item_bytes) + " bytes"
                                       : std::to_string(bytes) + " bytes") +
               ": must be n * 32 bytes, or an array of single bytes (uint8) of shape (n, 32)");

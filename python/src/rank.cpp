@@ -419,7 +419,8 @@ void bind_rank(nb::module_& module) {
            "negative: the page has no\n"
            "row in that pool. parent, first_depth: the page before the first one, and how many there are. after: no byte of a "
            "row is read before it\n"
-           "fires; a function that raises ends the put, as cancel() does. timeout: seconds. From here until the result the rows must "
+           "fires; a function that raises ends the put, as cancel() does. timeout: seconds. From here until the result the rows "
+           "must "
            "not change.\n"
            "At most 65,536 items. Raises BadArgument, Closed.")
       .def("load", &load, nb::arg("lease"), nb::arg("pages"), nb::arg("rows"), nb::arg("layer_begin") = 0,

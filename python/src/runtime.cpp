@@ -246,12 +246,13 @@ void bind_group_pool(nb::module_& module) {
           "trailing_pages: 0: a prefix needs every page of this pool; n: only its last n (sliding window, recurrent state).\n"
           "optional: a prefix is restorable without it (draft).")
       .def_ro("name", &GroupPool::name)
-      .def_prop_ro("shards",
-                   [](const GroupPool& p) -> nb::object {
-                     if (!p.shards) return nb::none();
-                     return nb::make_tuple(p.shards->tp, p.shards->pp, p.shards->cp);
-                   },
-                   nb::sig("def shards(self) -> tuple[int, int, int] | None"))
+      .def_prop_ro(
+          "shards",
+          [](const GroupPool& p) -> nb::object {
+            if (!p.shards) return nb::none();
+            return nb::make_tuple(p.shards->tp, p.shards->pp, p.shards->cp);
+          },
+          nb::sig("def shards(self) -> tuple[int, int, int] | None"))
       .def_prop_ro("trailing_pages", [](const GroupPool& p) { return p.policy.trailing_pages; })
       .def_ro("optional", &GroupPool::optional);
 }
@@ -420,7 +421,8 @@ void bind_runtime(nb::module_& module) {
             return clients_of(ask_runtime(self.box, [](Runtime& runtime) { return runtime.clients(); }));
           },
           nb::sig("def clients(self) -> list[dict[str, typing.Any]]"),
-          "The processes that are connected to the store: pid, engine_id, read_only, ranks, open_grants, quarantined_bytes, reports "
+          "The processes that are connected to the store: pid, engine_id, read_only, ranks, open_grants, quarantined_bytes, "
+          "reports "
           "(label -> {name: count}, as each gave them).")
       .def(
           "report",
@@ -435,7 +437,8 @@ void bind_runtime(nb::module_& module) {
             check(unlocked([&] { return runtime.report(label, std::move(list)); }));
           },
           nb::arg("label"), nb::arg("counters"), nb::sig("def report(self, label: str, counters: dict[str, int]) -> None"),
-          "Gives counters of this process to the store, for clients() and `kvonce stat`; they replace those of the same label, and go "
+          "Gives counters of this process to the store, for clients() and `kvonce stat`; they replace those of the same label, "
+          "and go "
           "with the connection. No counters: the label is forgotten. At most 8 labels, 64 counters, names of 1 to 64 bytes.")
       .def_prop_ro(
           "store_start",

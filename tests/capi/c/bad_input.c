@@ -192,7 +192,8 @@ static void wrong_options(void) {
   for (size_t i = 0; i < sizeof flags / sizeof flags[0]; ++i) {
     const uint32_t before = *flags[i];
     *flags[i] = i == 0 ? 77 : 2;
-    EXPECT(BAD, i == 0 ? "read_only is 77: must be 0 or 1" : "is 2: must be 0 or 1", kvonce_runtime_start(&options, &runtime, &last_error));
+    EXPECT(BAD, i == 0 ? "read_only is 77: must be 0 or 1" : "is 2: must be 0 or 1",
+           kvonce_runtime_start(&options, &runtime, &last_error));
     *flags[i] = before;
   }
   options.read_only = 1;
