@@ -153,9 +153,11 @@ void StoreCore::Impl::put_item(const PutBatch& batch, const PutItem& item, std::
   if (frozen) return answer(waiter, Verdict::rejected, Reason::busy, kRetryMs);
   const std::uint32_t c = new_claim(record, item, batch.ns);
   if (c == kNone) {
-    // May take its parents along.
+    const std::uint32_t before = index.records();
     erase_if_empty(record);
-    std::fill(page_records.begin(), page_records.end(), kUnknownRecord);
+    page_records[item.page] = kUnknownRecord;
+    // It took parents along, which the batch may know.
+    if (before - index.records() > 1) std::fill(page_records.begin(), page_records.end(), kUnknownRecord);
     ++stats.no_space;
     return answer(waiter, Verdict::rejected, Reason::no_space, kRetryMs);
   }
