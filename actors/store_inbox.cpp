@@ -113,7 +113,7 @@ bool StoreInbox::take(const FrameHead& head, std::string_view payload, compat::C
 bool StoreInbox::take_stats(const FrameHead& head, std::string_view payload) {
   messages::StatsReply reply;
   if (!messages::decode(payload, reply)) return false;
-  messages::SlotPtr<protocol::StoreStats> slot;
+  messages::StatsSlot slot;
   {
     const std::lock_guard lock(mutex_);
     if (const auto node = stats_.extract(head.id)) slot = node.mapped();
@@ -144,7 +144,7 @@ bool StoreInbox::take_clients(const FrameHead& head, std::string_view payload) {
   return true;
 }
 
-std::uint64_t StoreInbox::expect_stats(messages::SlotPtr<protocol::StoreStats> slot) {
+std::uint64_t StoreInbox::expect_stats(messages::StatsSlot slot) {
   const std::lock_guard lock(mutex_);
   if (stats_.size() >= kMaxQuestions) stats_.clear();
   stats_[next_token_] = std::move(slot);
@@ -160,7 +160,7 @@ std::uint64_t StoreInbox::expect_clients(messages::SlotPtr<std::vector<ClientInf
 
 void StoreInbox::forget_questions() {
   in_ = {};
-  std::unordered_map<std::uint64_t, messages::SlotPtr<protocol::StoreStats>> stats;
+  std::unordered_map<std::uint64_t, messages::StatsSlot> stats;
   std::unordered_map<std::uint64_t, messages::SlotPtr<std::vector<ClientInfo>>> lists;
   {
     const std::lock_guard lock(mutex_);
@@ -168,7 +168,7 @@ void StoreInbox::forget_questions() {
     lists.swap(clients_);
   }
   // Nothing more comes: who waits looks at the connection, and says that it is lost.
-  for (const auto& [token, slot] : stats) slot->fill({});
+  for (const auto& [token, slot] : stats) slot->fill(std::nullopt);
   for (const auto& [token, slot] : lists) slot->fill({});
 }
 

@@ -38,7 +38,7 @@ class StoreInbox {
   bool frame(std::string_view bytes, compat::CallerUnit& unit);
 
   // Answers that no actor waits for.
-  std::uint64_t expect_stats(messages::SlotPtr<protocol::StoreStats> slot);
+  std::uint64_t expect_stats(messages::StatsSlot slot);
   std::uint64_t expect_clients(messages::SlotPtr<std::vector<ClientInfo>> slot);
   /// What was asked of a store that is lost is not answered any more.
   void forget_questions();
@@ -59,7 +59,7 @@ class StoreInbox {
 
   std::mutex mutex_;
   std::unordered_map<protocol::SenderId, messages::PoolActor> ranks_;
-  std::unordered_map<std::uint64_t, messages::SlotPtr<protocol::StoreStats>> stats_;
+  std::unordered_map<std::uint64_t, messages::StatsSlot> stats_;
   std::unordered_map<std::uint64_t, messages::SlotPtr<std::vector<ClientInfo>>> clients_;
   std::uint64_t next_token_ = 1;
 };

@@ -144,6 +144,7 @@ kvonce_reason kvonce_runtime_start(const kvonce_runtime_options* options, kvonce
 kvonce_reason kvonce_runtime_stop(kvonce_runtime* runtime, uint64_t timeout_ms, kvonce_error* error) {
   return guarded(error, [&]() -> Error {
     if (Error wrong = check(runtime, "runtime")) return wrong;
+    if (in_callback()) return bad("kvonce_runtime_stop waits, and must not be called from a callback");
     runtime->runtime->stop(to_ms(timeout_ms));
     return {};
   });
@@ -298,6 +299,7 @@ kvonce_reason kvonce_runtime_stats(const kvonce_runtime* runtime, kvonce_stats* 
     to.rows_lent_now = from.rows_lent_now;
     to.unverified_pools_now = from.unverified_pools_now;
     to.events_dropped = from.events_dropped;
+    to.store_answered = from.store_answered ? 1 : 0;
     return write_result(to, stats, "stats");
   });
 }

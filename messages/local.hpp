@@ -55,6 +55,8 @@ class Slot {
 };
 template <class T>
 using SlotPtr = std::shared_ptr<Slot<T>>;
+/// What one partition counts; nothing when it was lost before it answered.
+using StatsSlot = SlotPtr<std::optional<protocol::StoreStats>>;
 
 /// Outcome of a call that makes something: its number, or why not.
 struct Made {

@@ -161,18 +161,18 @@ void ActorHost::tell_keys(messages::RegisterPool&& command) { impl_->tell(impl_-
 void ActorHost::tell_keys(messages::LookupCommand&& command) { impl_->tell(impl_->keys, std::move(command)); }
 void ActorHost::tell_keys(messages::LeaseCommand&& command) { impl_->tell(impl_->keys, std::move(command)); }
 void ActorHost::tell_keys(messages::AdminCommand&& command) { impl_->tell(impl_->keys, std::move(command)); }
-std::vector<messages::SlotPtr<protocol::StoreStats>> ActorHost::ask_stats() {
-  std::vector<messages::SlotPtr<protocol::StoreStats>> slots;
+std::vector<messages::StatsSlot> ActorHost::ask_stats() {
+  std::vector<messages::StatsSlot> slots;
   if (!impl_->remote) {
     for (const auto& store : impl_->stores) {
-      slots.push_back(std::make_shared<messages::Slot<protocol::StoreStats>>());
+      slots.push_back(std::make_shared<messages::StatsSlot::element_type>());
       impl_->tell(store, messages::StatsAsk{[slot = slots.back()](const protocol::StoreStats& stats) { slot->fill(stats); }});
     }
     return slots;
   }
   const std::lock_guard lock(impl_->mutex);
   for (std::uint32_t p = 0; p < impl_->stores.size(); ++p) {
-    slots.push_back(std::make_shared<messages::Slot<protocol::StoreStats>>());
+    slots.push_back(std::make_shared<messages::StatsSlot::element_type>());
     impl_->out->send(messages::FrameKind::stats_ask, p, impl_->inbox->expect_stats(slots.back()), messages::Nothing{});
   }
   return slots;

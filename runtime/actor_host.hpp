@@ -68,7 +68,7 @@ class ActorHost {
   void tell_keys(messages::LeaseCommand&& command);
   void tell_keys(messages::AdminCommand&& command);
   /// One slot a partition. Filled later; never, when the store is lost.
-  std::vector<messages::SlotPtr<protocol::StoreStats>> ask_stats();
+  std::vector<messages::StatsSlot> ask_stats();
   /// False: there is no store to be asked.
   /// False: there is no store to tell. An embedded one keeps none.
   bool report(const messages::Report& report);

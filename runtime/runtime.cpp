@@ -67,12 +67,16 @@ Error check_group(const GroupSpec& spec) {
 Runtime::Runtime(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 Runtime::~Runtime() {
-  stop();
+  impl_->core->stop(kStopTimeout);
   // In a child of a fork the threads are the parent's: nothing of them may be touched.
   if (impl_->core->forks != runtime::fork_count()) new runtime::CorePtr(impl_->core);
 }
 
-void Runtime::stop(std::chrono::milliseconds timeout) { impl_->core->stop(timeout); }
+void Runtime::stop(std::chrono::milliseconds timeout) {
+  // The callback's own operation would be waited for.
+  if (in_callback()) return impl_->core->gate.close();
+  impl_->core->stop(timeout);
+}
 
 const RuntimeConfig& Runtime::config() const noexcept { return impl_->core->config; }
 
@@ -431,23 +435,26 @@ Stats Runtime::stats() const {
   stats.load_failures = counters.load_failures.load(std::memory_order_relaxed);
   stats.rows_lent_now = counters.rows_lent.load(std::memory_order_relaxed);
   stats.events_dropped = core.events->dropped();
-  std::vector<messages::SlotPtr<protocol::StoreStats>> slots;
+  std::vector<messages::StatsSlot> slots;
   {
     const Call call(core);
     if (call.error) return stats;
     slots = core.host->ask_stats();
   }
   protocol::StoreStats sum;
+  std::size_t answered = 0;
   // In a callback a store may be waiting for this very thread; it is not waited for then.
   const auto until = std::chrono::steady_clock::now() + (in_callback() ? std::chrono::seconds(0) : std::chrono::seconds(2));
   for (const auto& slot : slots) {
-    const auto part = slot->wait_until(until);
+    const auto part = slot->wait_until(until).value_or(std::nullopt);
     if (!part) continue;
+    ++answered;
     sum.add(*part);
     // Every partition sees each demotion, and most pools.
     stats.demotions = std::max(stats.demotions, part->demotions);
     stats.unverified_pools_now = std::max(stats.unverified_pools_now, part->unverified_pools_now);
   }
+  stats.store_answered = answered != 0 && answered == slots.size();
   stats.announced_items = sum.announced_items;
   stats.announced_bytes = sum.announced_bytes;
   stats.stored_objects = sum.stored_objects;

@@ -187,7 +187,7 @@ KVONCE_C_API void kvonce_runtime_options_init_sized(kvonce_runtime_options* opti
 /* Starts, and with a store of another process connects. Nothing is left behind on failure. */
 KVONCE_C_API kvonce_reason kvonce_runtime_start(const kvonce_runtime_options* options, kvonce_runtime** runtime,
                                                 kvonce_error* error);
-/* Open operations end with closed; later calls answer `closed`. Idempotent. */
+/* Open operations end with closed; later calls answer `closed`. Idempotent. Refused in a callback, which it would wait for. */
 KVONCE_C_API kvonce_reason kvonce_runtime_stop(kvonce_runtime* runtime, uint64_t timeout_ms, kvonce_error* error);
 /* Stops first, within 5 s. Not from a callback. */
 KVONCE_C_API void kvonce_runtime_free(kvonce_runtime* runtime);
@@ -264,6 +264,7 @@ typedef struct kvonce_stats {
   uint64_t objects_now, pages_now, payload_bytes_now, slot_bytes_now, capacity_bytes, arena_slot_bytes, free_bytes_now;
   uint64_t claims_now, leases_now, leased_bytes_now, quarantined_bytes_now, rows_lent_now, unverified_pools_now;
   uint64_t events_dropped;
+  uint64_t store_answered; /* 1 or 0: the store is lost or slow, and what it counts is left out or is less than it is */
 } kvonce_stats;
 /* Set `size` before. */
 KVONCE_C_API kvonce_reason kvonce_runtime_stats(const kvonce_runtime* runtime, kvonce_stats* stats, kvonce_error* error);
@@ -331,7 +332,8 @@ KVONCE_C_API kvonce_reason kvonce_group_register(kvonce_runtime* runtime, uint32
 /* One rank of the engine in this process: its pools, puts and loads. */
 KVONCE_C_API kvonce_reason kvonce_rank_add(kvonce_runtime* runtime, uint32_t group, const kvonce_coordinates* at,
                                            kvonce_rank** rank, kvonce_error* error);
-/* Unregisters all pools and ends the rank. `deadline`: it is still closing, its rows must stay; call again. */
+/* Unregisters all pools and ends the rank. `deadline`: it is still closing, its rows must stay; call again.
+ * In a callback it only begins: the rows are back when the last operation is done. */
 KVONCE_C_API kvonce_reason kvonce_rank_close(kvonce_rank* rank, uint64_t timeout_ms, kvonce_error* error);
 /* Closes first, within 30 s. */
 KVONCE_C_API void kvonce_rank_free(kvonce_rank* rank);

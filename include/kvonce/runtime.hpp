@@ -37,6 +37,7 @@ struct Result {
 inline constexpr std::size_t kMaxBatchItems = 65'536;
 inline constexpr std::chrono::milliseconds kDefaultTimeout{30'000};
 inline constexpr std::chrono::milliseconds kMaxTimeout{3'600'000};
+inline constexpr std::chrono::milliseconds kStopTimeout{5'000};
 
 /// A registered namespace or page group; values, valid for the life of the Runtime that gave them.
 struct NamespaceHandle {
@@ -136,6 +137,7 @@ struct Stats {
   std::uint64_t claims_now = 0, leases_now = 0, leased_bytes_now = 0, quarantined_bytes_now = 0, rows_lent_now = 0,
                 unverified_pools_now = 0;
   std::uint64_t events_dropped = 0;            ///< store events that no subscriber took in time
+  bool store_answered = false;                 ///< false: lost or slow; what the store counts is short or left out
 };
 
 /// What a process counts of its own accord, by name; see Runtime::report.
@@ -203,7 +205,9 @@ class KVONCE_API Runtime {
   Runtime& operator=(const Runtime&) = delete;
 
   /// Open operations end with unknown(closed) or reason closed; then the actors, movers and the arena go. Idempotent.
-  void stop(std::chrono::milliseconds timeout = std::chrono::milliseconds{5'000});
+  /// From a completion callback: new calls are refused from here on, the rest is left to the next stop() or the end of this object,
+  /// which must not happen in a callback.
+  void stop(std::chrono::milliseconds timeout = kStopTimeout);
 
   const RuntimeConfig& config() const noexcept;
 

@@ -539,7 +539,7 @@ class Runtime:
 
     def stats(self) -> dict[str, Any]:
         """
-        Counters since the start, those that end in _now as they are; bytes are payload bytes. `verdicts` and `misses` are dicts by name.
+        Counters since the start, those that end in _now as they are; bytes are payload bytes. `verdicts` and `misses` are dicts by name. `store_answered` is False while the store is lost or slow: what it counts is then left out or is less than it is.
         """
 
     def clients(self) -> list[dict[str, Any]]:

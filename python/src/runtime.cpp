@@ -76,6 +76,7 @@ nb::dict stats_of(const Stats& stats) {
   KVONCE_STAT(leases_now), KVONCE_STAT(leased_bytes_now), KVONCE_STAT(quarantined_bytes_now), KVONCE_STAT(rows_lent_now);
   KVONCE_STAT(unverified_pools_now), KVONCE_STAT(events_dropped);
 #undef KVONCE_STAT
+  dict["store_answered"] = stats.store_answered;
   return dict;
 }
 
@@ -414,7 +415,8 @@ void bind_runtime(nb::module_& module) {
           [](const PyRuntime& self) { return stats_of(ask([runtime = self.box->shared()] { return runtime->stats(); })); },
           nb::sig("def stats(self) -> dict[str, typing.Any]"),
           "Counters since the start, those that end in _now as they are; bytes are payload bytes. `verdicts` and `misses` are "
-          "dicts by name.")
+          "dicts by name. `store_answered` is False while the store is lost or slow: what it counts is then "
+          "left out or is less than it is.")
       .def(
           "clients",
           [](const PyRuntime& self) {

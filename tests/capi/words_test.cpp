@@ -93,7 +93,7 @@ static_assert(ends_with<kvonce_put_options, std::uint32_t>(offsetof(kvonce_put_o
 static_assert(ends_with<kvonce_load_options, std::uint32_t>(offsetof(kvonce_load_options, reserved)));
 static_assert(ends_with<kvonce_lookup_options, std::uint64_t>(offsetof(kvonce_lookup_options, probe)));
 static_assert(ends_with<kvonce_store_start, char[KVONCE_TEXT_BYTES + 4]>(offsetof(kvonce_store_start, why_cold)));
-static_assert(ends_with<kvonce_stats, std::uint64_t>(offsetof(kvonce_stats, events_dropped)));
+static_assert(ends_with<kvonce_stats, std::uint64_t>(offsetof(kvonce_stats, store_answered)));
 static_assert(ends_with<kvonce_lookup_result, char[KVONCE_NAME_BYTES]>(offsetof(kvonce_lookup_result, missing_pool)));
 static_assert(sizeof(kvonce_counter) == 16 && sizeof(kvonce_reported) == 3 * KVONCE_NAME_BYTES + 16);
 static_assert(sizeof(kvonce_error) == 1024 && sizeof(kvonce_item) == 16 && sizeof(kvonce_put_result) == 8);

@@ -25,6 +25,7 @@ TEST_CASE("a store that is stopped and served again is found again, with everyth
     const auto open = client.put(0, 2, 0, 4, options);
     const auto life = client.runtime->incarnation();
     CHECK(life == server->incarnation());
+    CHECK(client.runtime->stats().store_answered);
 
     server->stop();
     open->wait();
@@ -36,6 +37,7 @@ TEST_CASE("a store that is stopped and served again is found again, with everyth
     CHECK(client.runtime->stat(client.ns, page_of(1, 0)).error.reason == Reason::store_lost);
     CHECK(client.runtime->clients().error.reason == Reason::store_lost);
     CHECK(client.runtime->open_namespace("third").error.reason == Reason::store_lost);
+    CHECK_FALSE(client.runtime->stats().store_answered);
     const auto lost = client.put(1, 3, 0, 4);
     lost->wait();
     CHECK(all_are(*lost, Verdict::unknown));

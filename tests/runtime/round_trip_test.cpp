@@ -203,6 +203,25 @@ TEST_CASE("a callback may put the next batch and look things up, but not wait") 
   CHECK(waited.reason == Reason::bad_argument);
 }
 
+TEST_CASE("stop() in a callback refuses what comes, and leaves the rest to the next one") {
+  Engine engine;
+  std::atomic<int> stopped{0};
+  const auto other = engine.put(0, 2, 0, 4);
+  other->wait();
+  PutOptions options;
+  options.completion.callback = [&] {
+    engine.runtime->stop(kMaxTimeout);
+    ++stopped;
+  };
+  const auto put = engine.put(0, 1, 0, 4, options);
+  put->wait();
+  CHECK(all_are(*put, Verdict::stored));
+  while (stopped == 0) std::this_thread::yield();
+  CHECK(engine.lookup(1, 4).error.reason == Reason::closed);
+  engine.runtime->stop();
+  CHECK(engine.lookup(1, 4).error.reason == Reason::closed);
+}
+
 TEST_CASE("exists and stat read the index without asking an actor") {
   for (const std::uint32_t partitions : {1U, 4U}) {
     auto config = small_config();

@@ -165,10 +165,11 @@ static void count_events(const kvonce_store_event* events, size_t count, void* a
 /* A wait inside a callback is refused, not a deadlock. */
 static fixture* called;
 static kvonce_operation* waited;
-static kvonce_reason answered;
+static kvonce_reason answered, stopped;
 static void wait_inside(void* argument) {
   (void)argument;
   answered = kvonce_operation_wait(waited, KVONCE_NO_TIMEOUT, NULL);
+  stopped = kvonce_runtime_stop(called->runtime, 1000, NULL);
   atomic_fetch_add(&calls, 1);
 }
 
@@ -249,7 +250,7 @@ static void completions(fixture* f) {
   OK(kvonce_flush(f->runtime, KVONCE_LEVEL_MEMORY, 0, &inside, &flush, &last_error));
   finish(flush);
   while (atomic_load(&calls) == 0) poll(NULL, 0, 1);
-  CHECK(answered == KVONCE_REASON_BAD_ARGUMENT);
+  CHECK(answered == KVONCE_REASON_BAD_ARGUMENT && stopped == KVONCE_REASON_BAD_ARGUMENT);
   kvonce_operation_free(put);
   kvonce_event_free(event);
 
