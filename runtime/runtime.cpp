@@ -12,6 +12,7 @@
 #include "protocol/shard_key_core.hpp"
 #include "runtime/connection.hpp"
 #include "runtime/core.hpp"
+#include "runtime/store_faults.hpp"
 
 namespace kvonce {
 
@@ -198,6 +199,7 @@ Result<std::shared_ptr<Rank>> Runtime::add_rank(GroupHandle group, const Coordin
   auto setup = std::make_shared<actors::PoolSetup>();
   setup->core.sender = impl->sender;
   setup->core.engine = core.engine;
+  setup->core.faults = runtime::pool_faults();
   setup->arena = core.view();
   if (!setup->arena) setup->arena = std::make_shared<actors::ArenaView>();
   setup->placement = protocol::Placement::local(static_cast<std::uint32_t>(std::max<std::size_t>(setup->arena->readers.size(), 1)));

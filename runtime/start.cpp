@@ -158,6 +158,10 @@ protocol::StoreFaults& runtime::store_faults() noexcept {
   static protocol::StoreFaults faults;
   return faults;
 }
+protocol::PoolFaults& runtime::pool_faults() noexcept {
+  static protocol::PoolFaults faults;
+  return faults;
+}
 
 Result<std::unique_ptr<Runtime>> Runtime::start(const RuntimeConfig& config) {
   Result<std::unique_ptr<Runtime>> result;

@@ -126,6 +126,46 @@ TEST_CASE("control: without quarantine in the new life the late write of the old
   CHECK(found.right < found.resident);
 }
 
+namespace {
+
+/// A reader stands in the middle of a copy whose lease ends; the store ends in order, starts again in the same memory, and gives
+/// the slot to others. Then the copy goes on. -> what became of the load
+Answer read_across_lives(const std::string& fault) {
+  const Folder folder;
+  const Folder memory(kMemory);
+  auto server = server_on(folder, memory, "");
+  Rank reader(folder, "engine=reader", kLarge + " " + fault);
+  Rank other(folder, "engine=other", kLarge);
+  CHECK(other.ask("put count=1 chain=1")["stored"] == 1);
+  const Answer found = reader.ask("lookup count=1 chain=1 lease=3000");
+  REQUIRE(found["pages"] == 1);
+  reader.ask("begin_load count=1 chain=1 lease=" + found.fields.at("lease") + kHeld);
+  REQUIRE(reader.ask("held").error.empty());
+  end_in_order(*server);
+  server = server_on(folder, memory, "");
+  CHECK(server->ask("state")["warm"] == 1);
+  CHECK(other.ask("wait_connected").error.empty());
+  CHECK(other.load_back("count=1 chain=1") == 1);
+  CHECK(eventually([&] { return other.ask("stats")["leases"] == 0; }));
+  fill_to_capacity(other);
+  CHECK(other.ask("exists count=1 chain=1")["pages"] == 0);
+  reader.ask("let_go");
+  return reader.ask("wait_load load=0 count=1 chain=1");
+}
+
+}  // namespace
+
+TEST_CASE("a copy out of the old life whose slot the new one has given to others is not handed over") {
+  const Answer load = read_across_lives("");
+  CHECK_MESSAGE(load["good"] == 0, load.text);
+  CHECK(load["wrong"] == 0);
+}
+
+TEST_CASE("control: handed over unverified, the bytes of a copy across lives are seen to be others") {
+  const Answer load = read_across_lives("fault=skip_load_verification");
+  CHECK_MESSAGE(load["wrong"] == 1, load.text);
+}
+
 TEST_CASE("a writer of the old life that dies in its sleep gives its slot back in the new one") {
   const Folder folder;
   const Folder memory(kMemory);
