@@ -75,8 +75,10 @@ Runtime::~Runtime() {
 
 void Runtime::stop(std::chrono::milliseconds timeout) {
   // The callback's own operation would be waited for.
-  if (in_callback()) return impl_->core->gate.close();
-  impl_->core->stop(timeout);
+  if (in_callback())
+    impl_->core->gate.close();
+  else
+    impl_->core->stop(timeout);
 }
 
 const RuntimeConfig& Runtime::config() const noexcept { return impl_->core->config; }
