@@ -75,7 +75,10 @@ Runtime::~Runtime() {
 
 void Runtime::stop(std::chrono::milliseconds timeout) {
   // The callback's own operation would be waited for.
-  if (in_callback()) return impl_->core->gate.close();
+  if (in_callback()) {
+    impl_->core->gate.close();
+    return;
+  }
   impl_->core->stop(timeout);
 }
 
