@@ -118,7 +118,7 @@ TEST_CASE("a file's unknown keys, tables, lists, repetitions and open quotes are
   CHECK(names(errors_of_file(folder, "memory = [\"1GiB\", \"2GiB\"]\n"), "more than one value"));
   CHECK(names(errors_of_file(folder, "memory = \"1GiB\"\nmemory = \"2GiB\"\n"), "more than one value"));
   CHECK(names(errors_of_file(folder, "memory = \"1GiB\"\npartitions = 2\nmemory = \"2GiB\"\n"), "more than one value"));
-  CHECK(names(errors_of_file(folder, "socket = \"/run/x\n"), "line 1: a quote is left open"));
+  CHECK(names(errors_of_file(folder, "socket = \"/run/x\n"), "line 1: socket has no end: a quote is left open"));
   CHECK(names(errors_of_file(folder, "# note\nmemroy = \"1GiB\"\n"), "line 2: \"memroy\" is no setting"));
   CHECK(names(errors_of_file(folder, "\n[store]\n"), "line 2: [store]"));
   CHECK(names(errors_of_file(folder, "memory = 1GiB\nmemory = 2GiB\n"), "line 2: memory has more than one value: the first stands in line 1"));
