@@ -36,7 +36,7 @@ std::vector<storage::SlotShape> preset_shapes() {
 Outcome run_allocator(const Options& options) {
   using Clock = std::chrono::steady_clock;
   const auto shapes = preset_shapes();
-  const std::uint64_t operations = std::max(options.operations, std::uint64_t{1});
+  const std::uint64_t operations = options.operations;
   std::vector<nlohmann::ordered_json> runs;
   std::string wrong;
   for (std::uint64_t i = 0; i < options.repeat; ++i) {

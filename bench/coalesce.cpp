@@ -30,6 +30,7 @@ struct Totals {
   std::uint64_t announced_pages = 0;
   std::uint64_t unique_pages = 0;
   std::uint64_t moved_bytes = 0;
+  std::uint64_t stored_bytes = 0;  // as the store counts
   std::uint64_t acked_not_readable = 0;
   std::uint64_t wrong_bytes = 0;
   std::uint64_t lost_for_survivors = 0;
@@ -75,15 +76,19 @@ class Coalesce {
 
   void run() {
     const auto begin = Clock::now();
+    const Stats before = crew_.stage().runtime().stats();
     for (std::uint64_t i = 0; i < options_.rounds; ++i) quiet_round();
-    const std::uint64_t promotions = crew_.stage().runtime().stats().promotions;
+    const Stats between = crew_.stage().runtime().stats();
+    quiet_.stored_bytes = between.stored_bytes - before.stored_bytes;
     const bool told = options_.kills >= 100 && isatty(STDERR_FILENO) != 0;
     for (std::uint64_t i = 0; i < options_.kills; ++i) {
       kill_round();
       if (told && (i + 1) % 10 == 0) std::fprintf(stderr, "\rkills %llu of %llu", static_cast<unsigned long long>(i + 1), static_cast<unsigned long long>(options_.kills));
     }
     if (told) std::fputc('\n', stderr);
-    promotions_ = crew_.stage().runtime().stats().promotions - promotions;
+    const Stats after = crew_.stage().runtime().stats();
+    killing_.stored_bytes = after.stored_bytes - between.stored_bytes;
+    promotions_ = after.promotions - between.promotions;
     // Slots of the dead are free again once the kernel has said that they are dead.
     const auto deadline = Clock::now() + kSettleTime;
     while ((quarantined_ = crew_.stage().runtime().stats().quarantined_bytes_now) != 0 && Clock::now() < deadline) {
@@ -102,6 +107,7 @@ class Coalesce {
                 {"unique_pages", quiet_.unique_pages + killing_.unique_pages},
                 {"unique_bytes", (quiet_.unique_pages + killing_.unique_pages) * options_.page_bytes},
                 {"moved_bytes", quiet_.moved_bytes + killing_.moved_bytes},
+                {"stored_bytes", quiet_.stored_bytes + killing_.stored_bytes},
                 {"acked_not_readable", quiet_.acked_not_readable + killing_.acked_not_readable},
                 {"wrong_bytes", quiet_.wrong_bytes + killing_.wrong_bytes},
                 {"lost_for_survivors", quiet_.lost_for_survivors + killing_.lost_for_survivors},
@@ -226,6 +232,7 @@ class Coalesce {
             {"announced_pages", totals.announced_pages},
             {"unique_pages", totals.unique_pages},
             {"moved_bytes", totals.moved_bytes},
+            {"stored_bytes", totals.stored_bytes},
             {"verdicts", verdicts_json({totals.verdicts})},
             {"ack_us_first", spread(totals.ack_us_first)},
             {"ack_us_last", spread(totals.ack_us_last)}};

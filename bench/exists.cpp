@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <random>
 
 #include "bench/drive.hpp"
 #include "bench/jobs.hpp"
+#include "bench/questions.hpp"
+#include "bench/results.hpp"
 #include "bench/stage.hpp"
 
 namespace kvonce::bench {
@@ -20,14 +21,6 @@ struct Answer {
   void wait() const {}
   std::vector<std::uint8_t> found;
 };
-
-// The rank's questions, in the order of asking: `operations` keys drawn at random among all that are resident.
-std::vector<PageHash> random_questions(const std::vector<PageHash>& keys, std::uint64_t operations, std::uint64_t seed) {
-  std::mt19937_64 dice(seed);
-  std::vector<PageHash> questions(operations);
-  for (PageHash& one : questions) one = keys[dice() % keys.size()];
-  return questions;
-}
 
 // Stores all keys; empty when every page is stored.
 std::string store_all(Stage& stage, const std::vector<PageHash>& keys, std::uint64_t rows) {
@@ -67,9 +60,14 @@ Outcome run_exists(const Options& options) {
   const std::uint64_t operations = std::max(options.operations / options.batch, std::uint64_t{1}) * options.batch;
   std::vector<Json> runs;
   for (std::uint64_t i = 0; i < options.repeat; ++i) {
-    std::vector<std::vector<PageHash>> questions;
-    for (std::size_t r = 0; r < options.ranks; ++r)
-      questions.push_back(random_questions(keys, operations, fresh_seed()));
+    std::vector<std::vector<PageHash>> questions(options.ranks);
+    std::vector<std::uint64_t> seeds;
+    for (std::vector<PageHash>& one : questions) {
+      Questions pages(seeds.emplace_back(fresh_seed()), keys.size());
+      for (std::uint64_t n = 0; n < operations; ++n) one.push_back(keys[pages.next()]);
+    }
+    const std::vector<std::uint64_t> moved_before = stage.moved_bytes();
+    const Stats before = stage.runtime().stats();
     std::vector<std::uint64_t> found(options.ranks);
     Driven driven = drive(
         {options.ranks, operations / options.batch, 1, options.lockstep},
@@ -83,6 +81,7 @@ Outcome run_exists(const Options& options) {
         [&](std::size_t r, const Answer& answer) {
           for (const std::uint8_t one : answer.found) found[r] += one;
         });
+    const Stats after = stage.runtime().stats();
     if (!driven.error.empty()) return {{}, "exists refused: " + driven.error, {}};
     std::uint64_t found_all = 0;
     for (const std::uint64_t one : found) found_all += one;
@@ -93,15 +92,11 @@ Outcome run_exists(const Options& options) {
     std::uint64_t false_hits = 0;
     for (const std::uint8_t one : other.value) false_hits += one;
 
-    Json run = {{"path", kPathEmbedded},
-                {"unique_pages", options.pages},
-                {"asked_keys", asked},
-                {"found_keys", found_all},
-                {"false_hits", false_hits},
-                {"seconds", driven.seconds},
-                {"cpu_seconds", driven.cpu_seconds},
-                {"keys_per_s", static_cast<double>(asked) / driven.seconds}};
-    run["ack_us"] = spread(driven.ack_us);
+    const std::uint64_t distinct = distinct_questions(seeds, operations, keys.size());
+    Json run = exists_run_json(kPathEmbedded, options, {distinct, asked}, found_all, false_hits);
+    add_moved(run, {stage.moved_bytes(moved_before), before, after});
+    add_pace(run, {distinct, asked}, driven.seconds, driven.cpu_seconds, driven.ack_us);
+    run["verdicts"] = verdicts_json({});
     const bool right = !other.error && found_all == asked && false_hits == 0;
     run["verified"] = right;
     runs.push_back(std::move(run));

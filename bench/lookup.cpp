@@ -5,6 +5,7 @@
 #include "apps/workload/presets.hpp"
 #include "bench/jobs.hpp"
 #include "bench/measure.hpp"
+#include "bench/results.hpp"
 #include "bench/rows.hpp"
 #include "bench/stage.hpp"
 #include "bench/store_use.hpp"
@@ -157,9 +158,20 @@ std::string store_prefix(const Options& options, Model& model, const std::vector
   return {};
 }
 
-bool has_checkpoints(const workload::ModelPreset& preset) {
-  return std::any_of(preset.pools.begin(), preset.pools.end(),
-                     [](const auto& pool) { return pool.hit_policy.is_trailing() && !pool.optional; });
+// Of all objects of the prefix, each once.
+std::uint64_t prefix_bytes(const Options& options, const workload::ModelPreset& preset) {
+  std::uint64_t bytes = 0;
+  for (const auto& pool : preset.pools) {
+    const std::uint64_t count = pool.hit_policy.is_trailing() ? options.pages / options.checkpoint_pages : options.pages;
+    bytes += count * preset.shards(pool) * pool.object_bytes();
+  }
+  return bytes;
+}
+
+std::vector<std::uint64_t> moved_bytes(const Model& model) {
+  std::vector<std::uint64_t> moved;
+  for (const auto& rank : model.ranks) moved.push_back(rank->moved_bytes());
+  return moved;
 }
 
 // CPU of the store's process is counted too, when it is another one.
@@ -174,9 +186,11 @@ Outcome measure_lookups(const Options& options, const std::string& store, pid_t 
   const bool checkpoints = has_checkpoints(model.preset);
   const std::uint64_t stops = options.pages / options.checkpoint_pages;
   const std::uint64_t restorable = checkpoints ? stops * options.checkpoint_pages : options.pages;
-  const std::uint64_t lookups = std::max(options.operations, std::uint64_t{1});
+  const std::uint64_t lookups = options.operations;
+  const std::uint64_t unique_bytes = prefix_bytes(options, model.preset);
   std::vector<Json> runs;
   for (std::uint64_t i = 0; i < options.repeat; ++i) {
+    MovedBytes moved{moved_bytes(model), model.runtime->stats(), {}};
     std::vector<double> lookup_us;
     std::uint64_t wrong = 0;
     double seconds = 0;
@@ -198,15 +212,19 @@ Outcome measure_lookups(const Options& options, const std::string& store, pid_t 
       if (!right) ++wrong;
       if (result.lease) static_cast<void>(model.runtime->release(result.lease));
     }
+    moved.after = model.runtime->stats();
+    const std::vector<std::uint64_t> moved_now = moved_bytes(model);
+    for (std::size_t r = 0; r < moved_now.size(); ++r) moved.by_rank[r] = moved_now[r] - moved.by_rank[r];
     Json run = {{"path", store.empty() ? kPathEmbedded : kPathShared},
                 {"unique_pages", options.pages},
+                {"unique_bytes", unique_bytes},
                 {"stops", checkpoints ? stops : options.pages},
                 {"restorable_pages", restorable},
-                {"lookups", lookups},
-                {"seconds", seconds},
-                {"cpu_seconds", cpu_seconds},
-                {"keys_per_s", static_cast<double>(options.pages * lookups) / seconds}};
-    run["lookup_us"] = spread(lookup_us);
+                {"lookups", lookups}};
+    add_moved(run, moved);
+    add_pace(run, {options.pages, options.pages * lookups}, seconds, cpu_seconds, lookup_us);
+    run["lookup_us"] = run["ack_us"];
+    run["verdicts"] = verdicts_json({});
     run["verified"] = wrong == 0;
     runs.push_back(std::move(run));
     if (wrong != 0)

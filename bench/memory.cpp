@@ -12,9 +12,6 @@
 namespace kvonce::bench {
 namespace {
 
-// A slot's record grows in steps of 64 bytes: over 16 ranges at 8 bytes each the steps come out even.
-constexpr std::uint64_t kManyRanges = 17;
-
 // What a child tells its parent. Plain, since it goes through a pipe.
 struct Told {
   std::uint64_t ok = 0;
@@ -108,7 +105,7 @@ Outcome run_memory(const Options& options) {
     empty.ok = 1;
     const Told idle = in_child(options, 1, 0);
     const Told one = in_child(options, 1, options.pages);
-    const Told many = in_child(options, kManyRanges, options.pages);
+    const Told many = in_child(options, kMemoryRanges, options.pages);
     for (const Told& told : {empty, idle, one, many})
       if (told.ok == 0) return {{}, told.error.data(), {}};
     const std::uint64_t payload = options.pages * options.page_bytes;
@@ -122,11 +119,11 @@ Outcome run_memory(const Options& options) {
                     {"empty_runtime_bytes", idle.resident_bytes},
                     {"resident_bytes", one.resident_bytes},
                     {"resident_bytes_many_ranges", many.resident_bytes},
-                    {"ranges_many", kManyRanges},
+                    {"ranges_many", kMemoryRanges},
                     {"bytes_per_object", beside(one) / pages},
                     {"bytes_per_object_less_empty_runtime",
                      (beside(one) - static_cast<double>(idle.resident_bytes - empty.resident_bytes)) / pages},
-                    {"bytes_per_further_range", (beside(many) - beside(one)) / pages / double{kManyRanges - 1}}});
+                    {"bytes_per_further_range", (beside(many) - beside(one)) / pages / double{kMemoryRanges - 1}}});
     const bool right = one.objects == options.pages && many.objects == options.pages;
     runs.back()["verified"] = right;
     if (!right) return {report(options, runs, "bytes_per_object"), {}, "not every object is in the store"};

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/options.hpp"
 
+#include <algorithm>
 #include <array>
 #include <fstream>
 #include <thread>
@@ -13,11 +14,9 @@
 namespace kvonce::bench {
 namespace {
 
-struct Range {
+struct Number {
   const char* option;
   std::uint64_t value;
-  std::uint64_t least;
-  std::uint64_t most;
 };
 
 std::uint64_t memory_needed(const Options& options) {
@@ -37,14 +36,10 @@ std::uint64_t memory_needed(const Options& options) {
   return 0;
 }
 
-bool can_go_via(Job job) {
-  return job == Job::put || job == Job::get || job == Job::exists || job == Job::lookup || job == Job::idle || job == Job::coalesce;
-}
-
 std::string check_via(const Options& options) {
   if (options.job == Job::coalesce && options.via.empty()) return "--via is empty: allowed are spawn and unix:PATH";
   if (options.via.empty() && options.expect_path.empty()) return {};
-  if (!can_go_via(options.job)) return std::string("--via is not for ") + to_string(options.job);
+  if (!can_go_via(options.job)) return std::string("--via is not for ") + to_string(options.job) + ": this benchmark has no --via" + (options.job == Job::restart ? ", it always starts a kvonced of its own" : ", its store is in its own process");
   if (!options.via.empty() && options.via != "spawn" && !(options.via.starts_with("unix:") && options.via.size() > 5))
     return "--via is '" + options.via + "': allowed are spawn and unix:PATH";
   const std::string path = options.via.empty() ? "memcpy" : "shm";
@@ -56,24 +51,50 @@ std::string check_via(const Options& options) {
 }
 
 std::string check_coalesce(const Options& options) {
-  if (options.ranks < 2) return "--ranks is " + std::to_string(options.ranks) + ": this job needs 2 at least";
   // A killed writer's copy stands still in the middle of a page; none of the rank's grants may wait for its window.
   if (options.kills != 0 && options.page_bytes < kKillPageBytesMin)
     return "--page-bytes is " + protocol::format_count(options.page_bytes) + ": with --kills at least " +
            protocol::format_bytes(kKillPageBytesMin);
-  if (options.pages > kBatchMax) return "--pages is " + protocol::format_count(options.pages) + ": one batch has 1 to 65,536 pages";
   return {};
 }
 
 std::string check_lookup(const Options& options) {
   const auto found = workload::find_preset(options.preset, static_cast<std::uint32_t>(options.ranks));
-  if (!found.preset) return found.error;
-  if (options.pages > 65'536)
-    return "--pages is " + protocol::format_count(options.pages) + ": one lookup asks for 1 to 65,536 pages";
+  if (!found.preset) return (found.error.starts_with("preset") ? "--preset: " : "--ranks: ") + found.error;
+  if (has_checkpoints(*found.preset) && options.pages < options.checkpoint_pages)
+    return "--pages is " + protocol::format_count(options.pages) + ": with a checkpoint at every " +
+           protocol::format_count(options.checkpoint_pages) + "th page (--checkpoint-pages) nothing of " + options.preset +
+           " could be restored; allowed are as many pages, or more";
   return {};
 }
 
 }  // namespace
+
+bool can_go_via(Job job) {
+  return job == Job::put || job == Job::get || job == Job::exists || job == Job::lookup || job == Job::idle || job == Job::coalesce;
+}
+
+bool has_checkpoints(const workload::ModelPreset& preset) {
+  return std::any_of(preset.pools.begin(), preset.pools.end(),
+                     [](const auto& pool) { return pool.hit_policy.is_trailing() && !pool.optional; });
+}
+
+Limits limits_of(Job job, std::string_view option) {
+  const bool one_call = job == Job::lookup || job == Job::coalesce;  // all pages in one
+  if (option == "--ranks") return {job == Job::coalesce ? 2U : 1U, kRanksMax};
+  if (option == "--pages") return {1, one_call ? kBatchMax : kPagesMax};
+  if (option == "--page-bytes") return {job == Job::memory ? kMemoryRanges : 1, kPageBytesMax};
+  if (option == "--batch") return {1, kBatchMax};
+  if (option == "--depth") return {1, kDepthMax};
+  if (option == "--movers") return {1, kMoversMax};
+  if (option == "--inline-copy") return {0, kInlineCopyMax};
+  if (option == "--repeat") return {1, kRepeatMax};
+  if (option == "--operations") return {job == Job::exists || job == Job::lookup || job == Job::allocator ? 1U : 0U, kOperationsMax};
+  if (option == "--kills") return {0, kKillsMax};
+  if (option == "--rounds") return {1, kKillsMax};
+  if (option == "--checkpoint-pages") return {1, kBatchMax};
+  return {0, std::numeric_limits<std::uint64_t>::max()};
+}
 
 const char* to_string(Job job) {
   switch (job) {
@@ -128,32 +149,31 @@ Options defaults(Job job) {
 }
 
 std::string check(const Options& options) {
-  const std::array<Range, 12> ranges{{
-      {"--ranks", options.ranks, 1, kRanksMax},
-      {"--pages", options.pages, 1, kPagesMax},
-      {"--page-bytes", options.page_bytes, 1, kPageBytesMax},
-      {"--batch", options.batch, 1, kBatchMax},
-      {"--depth", options.depth, 1, kDepthMax},
-      {"--movers", options.movers, 1, kMoversMax},
-      {"--inline-copy", options.inline_copy_bytes, 0, 1ULL << 30},
-      {"--repeat", options.repeat, 1, kRepeatMax},
-      {"--operations", options.operations, 0, kOperationsMax},
-      {"--kills", options.kills, 0, kKillsMax},
-      {"--rounds", options.rounds, 1, kKillsMax},
-      {"--checkpoint-pages", options.checkpoint_pages, 1, 65'536},
+  const std::array<Number, 12> numbers{{
+      {"--ranks", options.ranks},
+      {"--pages", options.pages},
+      {"--page-bytes", options.page_bytes},
+      {"--batch", options.batch},
+      {"--depth", options.depth},
+      {"--movers", options.movers},
+      {"--inline-copy", options.inline_copy_bytes},
+      {"--repeat", options.repeat},
+      {"--operations", options.operations},
+      {"--kills", options.kills},
+      {"--rounds", options.rounds},
+      {"--checkpoint-pages", options.checkpoint_pages},
   }};
-  for (const Range& range : ranges) {
-    if (range.value < range.least || range.value > range.most)
-      return std::string(range.option) + " is " + protocol::format_count(range.value) + ": allowed are " +
-             protocol::format_count(range.least) + " to " + protocol::format_count(range.most);
+  for (const Number& number : numbers) {
+    const Limits allowed = limits_of(options.job, number.option);
+    if (number.value < allowed.least || number.value > allowed.most)
+      return std::string(number.option) + " is " + protocol::format_count(number.value) + ": allowed are " +
+             protocol::format_count(allowed.least) + " to " + protocol::format_count(allowed.most);
   }
   if (options.kernel != "auto" && options.kernel != "avx512" && options.kernel != "avx2" && options.kernel != "portable")
     return "--kernel is '" + options.kernel + "': allowed are auto, avx512, avx2 and portable";
   if (options.job == Job::lookup) {
     if (std::string error = check_lookup(options); !error.empty()) return error;
   }
-  if (options.job == Job::memory && options.page_bytes < 17)
-    return "--page-bytes is " + std::to_string(options.page_bytes) + ": this job cuts a page into 17 ranges, so at least 17";
   if (std::string error = check_via(options); !error.empty()) return error;
   if (options.job == Job::coalesce) {
     if (std::string error = check_coalesce(options); !error.empty()) return error;

@@ -5,6 +5,11 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
+
+namespace kvonce::workload {
+struct ModelPreset;
+}
 
 namespace kvonce::bench {
 
@@ -17,6 +22,10 @@ inline constexpr std::uint64_t kPageBytesMax = 256ULL << 20;
 inline constexpr std::uint64_t kBatchMax = 65'536;
 inline constexpr std::uint64_t kDepthMax = 1'024;
 inline constexpr std::uint64_t kMoversMax = 16;
+inline constexpr std::uint64_t kInlineCopyMax = 1ULL << 30;
+/// Ranges that `memory` cuts a page into, a byte each at least. A slot's record grows in steps of 64 bytes: over 16 ranges more than
+/// one, at 8 bytes each, the steps come out even.
+inline constexpr std::uint64_t kMemoryRanges = 17;
 inline constexpr std::uint64_t kRepeatMax = 1'000;
 inline constexpr std::uint64_t kKillPageBytesMin = 64ULL << 10;
 inline constexpr std::uint64_t kKillsMax = 1'000'000;
@@ -36,7 +45,7 @@ struct Options {
   std::uint64_t repeat = 1;
   double seconds = 10;             // idle: time measured
   double limit_seconds = 0.8;      // time for the copy limit, before and after the timed part together; 0: not measured
-  std::uint64_t operations = 0;    // exists: keys asked per rank; lookup: lookups; allocator: puts; 0: the job's default
+  std::uint64_t operations = 0;    // exists: keys asked per rank; lookup: lookups; allocator: puts
   std::string preset = "kimi-k3-draft";  // lookup
   std::uint64_t checkpoint_pages = 64;   // lookup: a checkpoint at every so-many-th page
   std::string via;                 // rank processes and a store of another process: "spawn" or "unix:PATH"; empty: all in this one
@@ -49,9 +58,23 @@ struct Options {
 /// The job's own defaults.
 Options defaults(Job job);
 
+/// What an option of a job may be, ends included; bytes for sizes. Some are bound by others too: check() tells those.
+struct Limits {
+  std::uint64_t least;
+  std::uint64_t most;
+};
+/// `option` as it is typed, "--ranks". One without limits of its own has all numbers.
+Limits limits_of(Job job, std::string_view option);
+
 /// Empty, or the first option that is wrong, its value and what is allowed. Also compares the memory that the job
 /// takes with what the machine has available.
 std::string check(const Options& options);
+
+/// Whether the job has --via: a store of another process.
+bool can_go_via(Job job);
+
+/// Whether a lookup of it ends at checkpoints only.
+bool has_checkpoints(const workload::ModelPreset& preset);
 
 /// Threads that copy: the movers, and every rank's thread while it waits for its batch; no more than there are cores.
 std::uint64_t copying_threads(const Options& options);

@@ -67,8 +67,7 @@ OneRun put_once(const Options& options, const std::vector<RowMemory>& memory) {
   LimitMeter limit(options);
   limit.measure();
   const Stats before = stage.runtime().stats();
-  std::vector<std::uint64_t> moved_before;
-  for (std::size_t r = 0; r < options.ranks; ++r) moved_before.push_back(stage.rank(r).moved_bytes());
+  const std::vector<std::uint64_t> moved_before = stage.moved_bytes();
   std::vector<VerdictCounts> verdicts(options.ranks);
   Driven driven = drive(
       {options.ranks, batches[0].size(), options.depth, options.lockstep},
@@ -85,9 +84,7 @@ OneRun put_once(const Options& options, const std::vector<RowMemory>& memory) {
   if (!driven.error.empty()) return {{}, "put refused: " + driven.error, {}};
 
   OneRun out;
-  MovedBytes moved{{}, before, after};
-  for (std::size_t r = 0; r < options.ranks; ++r) moved.by_rank.push_back(stage.rank(r).moved_bytes() - moved_before[r]);
-  out.json = put_run_json(kPathEmbedded, options, moved);
+  out.json = put_run_json(kPathEmbedded, options, {stage.moved_bytes(moved_before), before, after});
   add_rates(out.json, {static_cast<double>(options.pages * options.page_bytes), options.pages, options.pages * options.ranks}, driven.seconds,
             driven.cpu_seconds, driven.ack_us, limit);
   out.json["verdicts"] = verdicts_json(verdicts);
@@ -124,6 +121,8 @@ OneRun get_once(const Options& options, const std::vector<RowMemory>& memory) {
   }
   LimitMeter limit(options);
   limit.measure();
+  const Stats before = stage.runtime().stats();
+  const std::vector<std::uint64_t> moved_before = stage.moved_bytes();
   std::vector<ReasonCounts> reasons(options.ranks);
   Driven driven = drive(
       {options.ranks, batches[0].size(), options.depth, options.lockstep},
@@ -135,6 +134,7 @@ OneRun get_once(const Options& options, const std::vector<RowMemory>& memory) {
       [&](std::size_t r, LoadOperation& operation) {
         for (const Reason reason : operation.results()) ++reasons[r][static_cast<std::size_t>(reason)];
       });
+  const Stats after = stage.runtime().stats();
   limit.measure();
   stage.release(leases);
   if (!driven.error.empty()) return {{}, "load refused: " + driven.error, {}};
@@ -143,9 +143,11 @@ OneRun get_once(const Options& options, const std::vector<RowMemory>& memory) {
   const std::uint64_t loaded = loaded_of(reasons);
   const std::uint64_t asked = options.pages * options.ranks;
   out.json = get_run_json(kPathEmbedded, options, loaded);
+  add_moved(out.json, {stage.moved_bytes(moved_before), before, after});
   add_rates(out.json, {static_cast<double>(asked * options.page_bytes), options.pages, asked}, driven.seconds, driven.cpu_seconds,
             driven.ack_us, limit);
   out.json["results"] = results_json(reasons);
+  out.json["verdicts"] = verdicts_json({});
   out.wrong = missing_loads(asked, loaded);
   for (std::size_t r = 0; r < options.ranks && out.wrong.empty(); ++r) {
     const std::uint64_t wrong = stage.wrong_rows(r, seed);

@@ -12,6 +12,7 @@
 #include "bench/child.hpp"
 #include "bench/drive.hpp"
 #include "bench/gate.hpp"
+#include "bench/questions.hpp"
 #include "bench/results.hpp"
 #include "bench/stage.hpp"
 
@@ -118,13 +119,17 @@ class RankProgram {
     const std::uint32_t number = command.at("number");
     const std::uint32_t ranks = command.at("lockstep") ? command.at("ranks").get<std::uint32_t>() : 0;
     if (!channel_.send({{"ready", true}})) throw Failed{"the benchmark has ended"};
+    const std::uint64_t moved = stage_->rank(0).moved_bytes();
     DrivenRank driven = drive_rank(
         batches, depth, [&] { board_->wait_start(number); },
         [&] {
           if (ranks > 1) board_->step(ranks);
         },
         submit, done);
-    report_ = {{"begin", ticks(driven.begin)}, {"end", ticks(driven.end)}, {"ack_us", driven.ack_us}};
+    report_ = {{"begin", ticks(driven.begin)},
+               {"end", ticks(driven.end)},
+               {"ack_us", driven.ack_us},
+               {"moved_bytes", stage_->rank(0).moved_bytes() - moved}};
     if (!driven.error.empty()) report_["error"] = driven.error;
     return driven;
   }
@@ -133,7 +138,6 @@ class RankProgram {
     const auto keys = make_keys(command.at("seed"), command.at("pages"));
     auto batches = make_put_batches(keys, command.at("batch"), stage_->pool(0), command.at("pages"));
     VerdictCounts verdicts{};
-    const std::uint64_t moved = stage_->rank(0).moved_bytes();
     timed(
         command, batches.size(), command.at("depth"),
         [&](std::size_t b, Completion completion) {
@@ -145,7 +149,6 @@ class RankProgram {
           for (const PutItemResult& item : operation.results()) ++verdicts[static_cast<std::size_t>(item.verdict)];
         });
     report_["verdicts"] = verdicts;
-    report_["moved_bytes"] = stage_->rank(0).moved_bytes() - moved;
   }
 
   void get(const Json& command) {
@@ -178,8 +181,8 @@ class RankProgram {
     const auto absent = make_keys(command.at("seed").get<std::uint64_t>() + 1, std::min<std::uint64_t>(keys.size(), 65'536));
     const std::uint64_t batch = command.at("batch");
     std::vector<PageHash> questions(command.at("operations").get<std::uint64_t>());
-    std::mt19937_64 dice(fresh_seed());
-    for (PageHash& one : questions) one = keys[dice() % keys.size()];
+    Questions numbers(command.at("questions").at(rank_), keys.size());
+    for (PageHash& one : questions) one = keys[numbers.next()];
     std::uint64_t found = 0;
     timed(
         command, questions.size() / batch, 1,

@@ -62,16 +62,17 @@ void put_get_lines(const Json& r, Table& table) {
   }
   table.line("ack us p50 / p99 / max", whole(r["ack_us"]["p50"]) + " / " + whole(r["ack_us"]["p99"]) + " / " +
                                            whole(r["ack_us"]["max"]));
-  if (r.contains("moved_bytes")) {
+  const bool put = r["bench"] == "put";
+  if (put) {
     table.line("announced", protocol::format_bytes(r["announced_bytes"]));
     table.line("moved", protocol::format_bytes(r["moved_bytes"]), "unique " + protocol::format_bytes(r["unique_bytes"]));
+    table.line("stored", protocol::format_bytes(r["stored_bytes"]), "as the store counts");
     std::uint64_t most = 0;
     for (const Json& one : r["moved_bytes_by_rank"]) most = std::max(most, one.get<std::uint64_t>());
     table.line("rows compared", whole(r["checksum_samples"]), "checksums asked of ranks that did not write; the pool's first 64 keys before");
     table.line("most moved by one rank", protocol::format_bytes(most),
                number(static_cast<double>(most) / r["unique_bytes"].get<double>()) + " of the unique bytes");
   }
-  const bool put = r.contains("verdicts");
   std::string answers;
   for (const auto& [name, n] : (put ? r["verdicts"] : r["results"]).items())
     if (n != 0) answers += (answers.empty() ? "" : ", ") + name + " " + protocol::format_count(n);
@@ -84,6 +85,7 @@ void coalesce_lines(const Json& r, Table& table) {
   };
   table.line("pages announced", protocol::format_count(r["announced_pages"]), "unique " + protocol::format_count(r["unique_pages"]));
   table.line("moved", protocol::format_bytes(r["moved_bytes"]), "by the processes that lived; unique " + protocol::format_bytes(r["unique_bytes"]));
+  table.line("stored", protocol::format_bytes(r["stored_bytes"]), "as the store counts");
   line("first ack us", r["without_kills"]["ack_us_first"], "p50 / p99 / max of the rounds without a kill, from the first announcement");
   line("last ack us", r["without_kills"]["ack_us_last"], "");
   if (r["kills"] != 0) {

@@ -34,16 +34,19 @@ std::uint64_t loaded_of(const std::vector<ReasonCounts>& by_rank) {
   return sum;
 }
 
+void add_moved(Json& run, const MovedBytes& moved) {
+  run["announced_bytes"] = moved.after.announced_bytes - moved.before.announced_bytes;
+  run["moved_bytes"] = std::accumulate(moved.by_rank.begin(), moved.by_rank.end(), std::uint64_t{0});
+  run["moved_bytes_by_rank"] = moved.by_rank;
+  run["stored_bytes"] = moved.after.stored_bytes - moved.before.stored_bytes;
+  run["evicted_bytes"] = moved.after.evicted_bytes - moved.before.evicted_bytes;
+}
+
 Json put_run_json(const char* path, const Options& options, const MovedBytes& moved) {
-  return {{"path", path},
-          {"unique_pages", options.pages},
-          {"unique_bytes", options.pages * options.page_bytes},
-          {"announced_bytes", moved.after.announced_bytes - moved.before.announced_bytes},
-          {"moved_bytes", std::accumulate(moved.by_rank.begin(), moved.by_rank.end(), std::uint64_t{0})},
-          {"moved_bytes_by_rank", moved.by_rank},
-          {"stored_bytes", moved.after.stored_bytes - moved.before.stored_bytes},
-          {"evicted_bytes", moved.after.evicted_bytes - moved.before.evicted_bytes},
-          {"checksum_samples", moved.after.samples - moved.before.samples}};
+  Json run = {{"path", path}, {"unique_pages", options.pages}, {"unique_bytes", options.pages * options.page_bytes}};
+  add_moved(run, moved);
+  run["checksum_samples"] = moved.after.samples - moved.before.samples;
+  return run;
 }
 
 Json get_run_json(const char* path, const Options& options, std::uint64_t loaded) {
@@ -54,21 +57,35 @@ Json get_run_json(const char* path, const Options& options, std::uint64_t loaded
           {"loaded_bytes", loaded * options.page_bytes}};
 }
 
+Json exists_run_json(const char* path, const Options& options, const Asked& asked, std::uint64_t found, std::uint64_t false_hits) {
+  return {{"path", path},
+          {"unique_pages", options.pages},
+          {"unique_bytes", options.pages * options.page_bytes},
+          {"asked_unique_pages", asked.unique_pages},
+          {"asked_keys", asked.keys},
+          {"found_keys", found},
+          {"false_hits", false_hits}};
+}
+
 std::string missing_loads(std::uint64_t asked, std::uint64_t loaded) {
   return loaded == asked ? std::string() : std::to_string(asked - loaded) + " of " + std::to_string(asked) + " loads failed";
+}
+
+void add_pace(Json& run, const Asked& asked, double seconds, double cpu_seconds, std::vector<double>& ack_us) {
+  const double pages = static_cast<double>(asked.unique_pages);
+  run["seconds"] = seconds;
+  run["cpu_seconds"] = cpu_seconds;
+  run["unique_pages_per_s"] = pages / seconds;
+  run["cpu_us_per_unique_page"] = cpu_seconds * 1e6 / pages;
+  run["keys_per_s"] = static_cast<double>(asked.keys) / seconds;
+  run["ack_us"] = spread(ack_us);
 }
 
 void add_rates(Json& run, const Rates& rates, double seconds, double cpu_seconds, std::vector<double>& ack_us,
                const LimitMeter& limit) {
   constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
-  const double pages = static_cast<double>(rates.unique_pages);
-  run["seconds"] = seconds;
-  run["cpu_seconds"] = cpu_seconds;
-  run["unique_pages_per_s"] = pages / seconds;
-  run["cpu_us_per_unique_page"] = cpu_seconds * 1e6 / pages;
-  run["keys_per_s"] = static_cast<double>(rates.keys) / seconds;
+  add_pace(run, {rates.unique_pages, rates.keys}, seconds, cpu_seconds, ack_us);
   run["gib_per_s"] = rates.bytes / seconds / kGiB;
-  run["ack_us"] = spread(ack_us);
   run["copy_limit"] = limit.json();
   run["checksummed_copy"] = limit.checksummed_json();
   run["ratio_to_copy_limit"] = limit.gib_per_s() > 0 ? rates.bytes / seconds / kGiB / limit.gib_per_s() : 0.0;

@@ -106,6 +106,12 @@ void Stage::fill_rows(std::uint64_t seed) {
   for (std::size_t r = 1; r < ranks_.size(); ++r) std::memcpy(row(r, 0), row(0, 0), spec_.rows * row_stride(spec_));
 }
 
+std::vector<std::uint64_t> Stage::moved_bytes(const std::vector<std::uint64_t>& before) const {
+  std::vector<std::uint64_t> moved;
+  for (std::size_t r = 0; r < ranks_.size(); ++r) moved.push_back(ranks_[r]->moved_bytes() - (before.empty() ? 0 : before[r]));
+  return moved;
+}
+
 void Stage::clear_rows(std::size_t rank) { std::memset(row(rank, 0), 0, spec_.rows * row_stride(spec_)); }
 
 std::uint64_t Stage::wrong_rows(std::size_t rank, std::uint64_t seed) const {

@@ -70,6 +70,9 @@ class Stage {
   /// Number of rows of the rank that are not, byte by byte, the seed's pages.
   std::uint64_t wrong_rows(std::size_t rank, std::uint64_t seed) const;
 
+  /// Bytes that each rank has moved into the store, less those of `before` where it is given.
+  std::vector<std::uint64_t> moved_bytes(const std::vector<std::uint64_t>& before = {}) const;
+
   /// A lease on each chain of the keys; the error names what is not restorable.
   struct Leases {
     std::vector<LeaseId> by_chain;

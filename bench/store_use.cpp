@@ -132,7 +132,23 @@ void StoreUse::start(const std::vector<std::string>& settings) {
   own_ = std::make_unique<OwnStore>(folder_->path(), settings);
 }
 
+std::string absent_store(const std::string& address, const std::string& start) {
+  const std::string socket = address.substr(5);
+  if (runtime::store_listens(socket)) return {};
+  if (const auto holder = runtime::store_holder(socket); holder.held) {
+    return "the store on " + address + " does not listen" + (holder.pid == 0 ? "" : ": process " + std::to_string(holder.pid)) +
+           " is starting or ending it; try again";
+  }
+  if (access(socket.c_str(), F_OK) == 0 && access(socket.c_str(), R_OK | W_OK) != 0) return {};
+  std::error_code code;
+  if (const auto status = std::filesystem::status(socket, code); std::filesystem::exists(status) && !std::filesystem::is_socket(status))
+    return socket + " is no socket";
+  return "no store runs on " + address + "; start one with " + start;
+}
+
 Result<std::uint64_t> store_capacity(const std::string& address) {
+  if (std::string absent = absent_store(address, "kvonced --socket " + address.substr(5)); !absent.empty())
+    return {.value = 0, .error = {Reason::store_lost, std::move(absent)}};
   RuntimeConfig config;
   config.engine_id = "kvonce asks " + std::to_string(getpid());
   config.store = address;

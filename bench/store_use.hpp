@@ -63,6 +63,10 @@ class OwnStore {
   double seconds_to_ready_ = 0;
 };
 
+/// Empty when a store listens at "unix:PATH", or whoever connects will be told why not; else what is there, and what helps.
+/// `start`: how one is started there.
+std::string absent_store(const std::string& address, const std::string& start);
+
 /// Most payload that the store at "unix:PATH" keeps.
 Result<std::uint64_t> store_capacity(const std::string& address);
 

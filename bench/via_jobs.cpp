@@ -6,6 +6,7 @@
 
 #include "bench/crew.hpp"
 #include "bench/jobs.hpp"
+#include "bench/questions.hpp"
 #include "bench/results.hpp"
 
 namespace kvonce::bench {
@@ -54,6 +55,12 @@ Json asked_of(const Options& options, const char* what, std::uint64_t seed) {
   return {{"do", what}, {"seed", seed}, {"pages", options.pages}, {"batch", options.batch}, {"depth", options.depth}};
 }
 
+std::vector<std::uint64_t> moved_of(const Crew::Timed& timed) {
+  std::vector<std::uint64_t> moved;
+  for (const Json& report : timed.reports) moved.push_back(report.at("moved_bytes"));
+  return moved;
+}
+
 void put_once(const Options& options, Crew& crew, std::vector<Json>& runs) {
   const std::uint64_t seed = fresh_seed();
   const auto keys = make_keys(seed, options.pages);
@@ -71,12 +78,8 @@ void put_once(const Options& options, Crew& crew, std::vector<Json>& runs) {
   limit.measure();
 
   std::vector<VerdictCounts> verdicts;
-  MovedBytes moved{{}, before, after};
-  for (const Json& report : timed.reports) {
-    verdicts.push_back(report.at("verdicts").get<VerdictCounts>());
-    moved.by_rank.push_back(report.at("moved_bytes").get<std::uint64_t>());
-  }
-  Json run = put_run_json(kPathShared, options, moved);
+  for (const Json& report : timed.reports) verdicts.push_back(report.at("verdicts").get<VerdictCounts>());
+  Json run = put_run_json(kPathShared, options, {moved_of(timed), before, after});
   add_rates(run, {static_cast<double>(options.pages * options.page_bytes), options.pages, options.pages * options.ranks}, timed.seconds, timed.cpu.all(),
             timed.ack_us, limit);
   add_cpu(run, timed.cpu, options.pages);
@@ -104,7 +107,9 @@ void get_once(const Options& options, Crew& crew, std::vector<Json>& runs) {
   for (const LeaseId& lease : leases.by_chain) command["leases"].push_back({lease.high, lease.low});
   LimitMeter limit(options);
   limit.measure();
+  const Stats before = crew.stage().runtime().stats();
   Crew::Timed timed = crew.timed(command);
+  const Stats after = crew.stage().runtime().stats();
   limit.measure();
   crew.stage().release(leases);
 
@@ -113,11 +118,13 @@ void get_once(const Options& options, Crew& crew, std::vector<Json>& runs) {
   const std::uint64_t asked = options.pages * options.ranks;
   const std::uint64_t loaded = loaded_of(reasons);
   Json run = get_run_json(kPathShared, options, loaded);
+  add_moved(run, {moved_of(timed), before, after});
   add_rates(run, {static_cast<double>(asked * options.page_bytes), options.pages, asked}, timed.seconds, timed.cpu.all(), timed.ack_us,
             limit);
   add_cpu(run, timed.cpu, options.pages);
   run["seconds_to_start"] = crew.seconds_to_start();
   run["results"] = results_json(reasons);
+  run["verdicts"] = verdicts_json({});
   std::string wrong = missing_loads(asked, loaded);
   const auto rows = crew.ask_all({{"do", "wrong_rows"}, {"seed", seed}});
   for (std::size_t r = 0; r < rows.size() && wrong.empty(); ++r)
@@ -161,7 +168,12 @@ Outcome run_exists_via(const Options& options) {
     for (std::uint64_t i = 0; i < options.repeat; ++i) {
       Json command = asked_of(options, "exists", seed);
       command["operations"] = operations;
+      std::vector<std::uint64_t> seeds;
+      for (std::size_t r = 0; r < crew.size(); ++r) seeds.push_back(fresh_seed());
+      command["questions"] = seeds;
+      const Stats before = crew.stage().runtime().stats();
       Crew::Timed timed = crew.timed(command);
+      const Stats after = crew.stage().runtime().stats();
       std::uint64_t found = 0;
       std::uint64_t false_hits = 0;
       for (const Json& report : timed.reports) {
@@ -169,15 +181,11 @@ Outcome run_exists_via(const Options& options) {
         false_hits += report.at("false_hits").get<std::uint64_t>();
       }
       const std::uint64_t asked = operations * options.ranks;
-      Json run = {{"path", kPathShared},
-                  {"unique_pages", options.pages},
-                  {"asked_keys", asked},
-                  {"found_keys", found},
-                  {"false_hits", false_hits},
-                  {"seconds", timed.seconds},
-                  {"cpu_seconds", timed.cpu.all()},
-                  {"keys_per_s", static_cast<double>(asked) / timed.seconds}};
-      run["ack_us"] = spread(timed.ack_us);
+      const std::uint64_t distinct = distinct_questions(seeds, operations, options.pages);
+      Json run = exists_run_json(kPathShared, options, {distinct, asked}, found, false_hits);
+      add_moved(run, {moved_of(timed), before, after});
+      add_pace(run, {distinct, asked}, timed.seconds, timed.cpu.all(), timed.ack_us);
+      run["verdicts"] = verdicts_json({});
       run["verified"] = found == asked && false_hits == 0;
       runs.push_back(std::move(run));
       if (found != asked || false_hits != 0)

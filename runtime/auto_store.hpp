@@ -22,6 +22,9 @@ Result<std::string> find_or_start_store(const RuntimeConfig& config, std::chrono
 /// be trusted (a link, another's, open to others): `why_not` then tells.
 std::string auto_socket_path(std::string* why_not);
 
+/// Why that is not in $XDG_RUNTIME_DIR although it is set; empty: it is, or is not set.
+std::string passed_over_folder();
+
 /// Who holds the lock PATH.lock beside the socket PATH of a store: it has the socket to itself for as long as it lives.
 struct StoreHolder {
   bool held = false;

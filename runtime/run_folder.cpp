@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Where a user's store is found on a host, and who has it.
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <cstdio>
@@ -73,12 +74,27 @@ void look_from_outside(const std::string& socket_path, const std::string& lock_p
 
 }  // namespace
 
+std::string passed_over_folder() {
+  const char* const set = std::getenv("XDG_RUNTIME_DIR");
+  if (set == nullptr || set[0] == '\0') return {};
+  struct stat found {};
+  std::string begin = "XDG_RUNTIME_DIR is '" + std::string(set) + "', which is passed over: ";
+  // One line, whatever it holds.
+  std::replace_if(begin.begin(), begin.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }, '?');
+  if (set[0] != '/') return begin + "it is no absolute path";
+  if (own_folder(set, found)) return {};
+  if (lstat(set, &found) != 0) return begin + system_text(errno);
+  if (!S_ISDIR(found.st_mode)) return begin + "it is no folder";
+  if (found.st_uid != geteuid()) return begin + "it belongs to user " + std::to_string(found.st_uid);
+  return begin + "others may write to it";
+}
+
 std::string auto_socket_path(std::string* why_not) {
   const std::string user = std::to_string(geteuid());
   std::string folder;
   struct stat found {};
   const char* const set = std::getenv("XDG_RUNTIME_DIR");
-  if (set != nullptr && set[0] == '/' && own_folder(set, found)) {
+  if (set != nullptr && passed_over_folder().empty() && set[0] != '\0') {
     folder = std::string(set) + "/kvonce";
   } else if (own_folder("/run/user/" + user, found)) {
     folder = "/run/user/" + user + "/kvonce";

@@ -36,6 +36,15 @@ storage::ArenaOptions arena_options(const RuntimeConfig& config) {
   return options;
 }
 
+/// The field that has asked for what could not be had.
+std::string asked_for(const RuntimeConfig& config, const std::string& error) {
+  const auto tells = [&](const std::string& part) { return error.find(part) != std::string::npos; };
+  if (tells("NUMA node")) return "numa_node is " + std::to_string(config.numa_node);
+  if (!config.arena_file.empty() && (tells(config.arena_file) || tells("the arena's file"))) return "arena_file";
+  if (config.huge_pages == HugePages::reserved && tells("reserved huge pages")) return "huge_pages is reserved";
+  return "arena_bytes is " + std::to_string(config.arena_bytes);
+}
+
 Error interrupted() { return {Reason::canceled, "the start was interrupted before the store was there"}; }
 
 }  // namespace
@@ -54,11 +63,7 @@ Error StoreMemory::plan(Core& core) {
 
 Error StoreMemory::open_cold(Core& core) {
   auto arena = storage::Arena::create(arena_options(core.config));
-  if (!arena.arena) {
-    const bool of_file = arena.error.find(core.config.arena_file) != std::string::npos && !core.config.arena_file.empty();
-    return {Reason::no_space,
-            (of_file ? std::string("arena_file") : "arena_bytes is " + std::to_string(core.config.arena_bytes)) + ": " + arena.error};
-  }
+  if (!arena.arena) return {Reason::no_space, asked_for(core.config, arena.error) + ": " + arena.error};
   core.arena = std::move(arena.arena);
   return plan(core);
 }

@@ -46,9 +46,9 @@ struct Command {
 std::string read_options(Command& command) {
   for (const Command::Number& one : command.numbers) {
     if (one.option->count() == 0) continue;
-    // The widest limits here; those of each option are checked, and told, by bench::check.
-    const auto parsed = one.bytes ? protocol::parse_bytes(one.text, 0, ~std::uint64_t{0})
-                                  : protocol::parse_u64(one.text, 0, ~std::uint64_t{0});
+    const bench::Limits allowed = bench::limits_of(command.options.job, one.name);
+    const auto parsed = one.bytes ? protocol::parse_bytes(one.text, allowed.least, allowed.most)
+                                  : protocol::parse_u64(one.text, allowed.least, allowed.most);
     if (!parsed) return std::string(one.name) + ": " + parsed.error;
     *one.value = parsed.value;
   }
@@ -115,11 +115,12 @@ void add_job_options(CLI::App& app, Command& command) {
   }
   if (job == Job::restart)
     app.add_option("--folder", options.folder, "Where the store's file is made: on tmpfs [" + options.folder + "]")->option_text("FOLDER");
-  if (moves || job == Job::exists || job == Job::lookup || job == Job::idle || job == Job::coalesce)
-    app.add_option("--via", options.via,
-                   "unix:PATH: a process per rank, and the store that listens there; spawn: a kvonced for this run" +
-                       (options.via.empty() ? std::string() : " [" + options.via + "]"))
-        ->option_text("STORE");
+  // Not shown where there is none: bench::check then says so.
+  app.add_option("--via", options.via,
+                 "unix:PATH: a process per rank, and the store that listens there; spawn: a kvonced for this run" +
+                     (options.via.empty() ? std::string() : " [" + options.via + "]"))
+      ->option_text("STORE")
+      ->group(bench::can_go_via(job) ? "Options" : "");
   if (moves || job == Job::exists)
     app.add_option("--expect-path", options.expect_path, "Fail unless page bytes go by this: shm (with --via) or memcpy")->option_text("PATH");
   if (job != Job::coalesce) command.number(app, "--repeat", options.repeat, "Runs, of which medians are told");

@@ -3,7 +3,7 @@
 
 #include <csignal>
 #include <cstdio>
-#include <map>
+#include <string>
 
 #include <fcntl.h>
 #include <pthread.h>
@@ -34,10 +34,11 @@ void on_interrupt(int number) {
 }  // namespace
 
 void add_output_options(CLI::App& command, OutputOptions& options) {
-  const std::map<std::string, OutputFormat> formats{{"text", OutputFormat::text}, {"json", OutputFormat::json}};
-  command.add_option("--format", options.format, "text or json")
+  command
+      .add_option_function<std::string>(
+          "--format", [&options](const std::string& text) { options.format = text == "json" ? OutputFormat::json : OutputFormat::text; },
+          "text or json")
       ->option_text("text|json")
-      ->transform(CLI::Transformer(formats))
       ->check(CLI::IsMember({"text", "json"}));
   command.add_flag_callback(
       "--json", [&options] { options.format = OutputFormat::json; }, "Same as --format json");

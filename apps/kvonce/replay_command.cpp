@@ -145,7 +145,7 @@ int run_replay(const ReplayOptions& options, bool capacity_given, const OutputOp
   const ReplayPlan& plan = *planned.plan;
   for (const ReplaySetup& setup : plan.runs) {
     if (const Error wrong = check_store(plan, setup))
-      return tell_error(kReplayCommand, "the store: " + wrong.text);
+      return tell_error(kReplayCommand, (wrong.text.starts_with("policy ") ? "--policy: " : "the store: ") + wrong.text);
   }
   workload::OpenedTrace trace = workload::open_trace(plan.trace, plan.seed);
   if (!trace.source)

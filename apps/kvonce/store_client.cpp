@@ -3,13 +3,12 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <filesystem>
 #include <set>
-#include <system_error>
 #include <thread>
 
 #include <unistd.h>
 
+#include "bench/store_use.hpp"
 #include "protocol/shard_key_core.hpp"
 #include "protocol/units.hpp"
 #include "runtime/auto_store.hpp"
@@ -46,20 +45,9 @@ std::string find_store(const StoreOptions& options, std::string& store, std::str
   }
   if (store == "auto") return {};
   store = address;
-  const std::string socket = address.substr(5);
-  if (runtime::store_listens(socket)) return {};
-  if (const auto holder = runtime::store_holder(socket); holder.held) {
-    return "the store on " + address + " does not listen" + (holder.pid == 0 ? "" : ": process " + std::to_string(holder.pid)) +
-           " is starting or ending it; try again";
-  }
-  if (access(socket.c_str(), F_OK) == 0 && access(socket.c_str(), R_OK | W_OK) != 0) return {};  // it is told why by who connects
-  std::error_code code;
-  if (const auto status = std::filesystem::status(socket, code);
-      std::filesystem::exists(status) && !std::filesystem::is_socket(status))
-    return "--store: " + socket + " is no socket";
   const bool own = options.store.empty();
-  return "no store runs on " + address + "; start one with " +
-         (own ? std::string("kvonced, or give --store auto") : "kvonced --socket " + socket);
+  std::string absent = bench::absent_store(address, own ? std::string("kvonced, or give --store auto") : "kvonced --socket " + address.substr(5));
+  return absent.ends_with(" is no socket") ? "--store: " + absent : absent;
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include <kvonce/version.hpp>
 
 #include "protocol/units.hpp"
+#include "runtime/auto_store.hpp"
 
 namespace kvonce::apps {
 namespace {
@@ -33,6 +34,8 @@ bool named(int argc, char** argv, const char* flag) {
 struct Texts {
   std::map<std::string, std::string> settings;
   std::string config;
+  std::string format;
+  bool json = false;
   std::string ready_fd;
   std::string start_lock_fd;
   bool help_all = false;
@@ -48,7 +51,9 @@ void add_options(CLI::App& app, Texts& texts, CommandLine& line, bool all) {
         ->group(setting.first ? "Options" : rest);
   }
   app.add_flag("--dump-config", line.dump, "Print every setting and where it came from; status 0: valid");
-  app.add_flag("--json", line.json, "With --dump-config: as JSON")->group(rest);
+  app.add_option("--format", texts.format, "With --dump-config: text or json [text]")->option_text("text|json")->group(rest);
+  app.add_flag("--json", texts.json, "Same as --format json")->group(rest);
+  app.add_flag("-q,--quiet", line.quiet, "With --dump-config: nothing but errors, the status tells")->group(rest);
   app.add_flag("--detach", line.detach, "Go on in the background, in a session of its own")->group(rest);
   app.add_option("--ready-fd", texts.ready_fd, "Descriptor that is told when the store is ready")->option_text("N")->group(rest);
   app.add_option("--start-lock-fd", texts.start_lock_fd, "Descriptor that is closed then")->option_text("N")->group(rest);
@@ -74,6 +79,27 @@ void read_descriptor(const std::string& name, const std::string& text, CommandLi
   }
 }
 
+void read_output(const CLI::App& app, const Texts& texts, CommandLine& line) {
+  for (const char* const option : {"--format", "--json", "--quiet"}) {
+    if (line.dump || app.count(option) == 0) continue;
+    const bool quiet = std::strcmp(option, "--quiet") == 0;
+    line.errors.push_back(std::string(quiet ? "-q" : option) + " is of use with --dump-config only" + (quiet ? "; a store logs less with --log-level error" : ""));
+  }
+  if (app.count("--format") != 0 && texts.format != "text" && texts.format != "json")
+    line.errors.push_back("--format: \"" + texts.format + "\" is not allowed; allowed are text and json");
+  line.json = texts.json || texts.format == "json";
+}
+
+/// CLI11 counts what is required and received.
+std::string in_plain_words(const CLI::ParseError& error) {
+  const std::string text = error.what();
+  const std::string option = text.substr(0, text.find(':'));
+  if (!text.starts_with("--") || error.get_exit_code() != static_cast<int>(CLI::ExitCodes::ArgumentMismatch)) return text;
+  if (text.find("missing") != std::string::npos) return option + " needs a value";
+  if (text.find("At Most 1") != std::string::npos) return option + " is given more than once; allowed is one value";
+  return text;
+}
+
 }  // namespace
 
 CommandLine read_command_line(int argc, char** argv) {
@@ -92,7 +118,7 @@ CommandLine read_command_line(int argc, char** argv) {
     line.exit_status = std::cout.flush() ? status : 2;
     return line;
   } catch (const CLI::ParseError& error) {
-    line.errors.push_back(std::string(error.what()) + " (kvonced --help)");
+    line.errors.push_back(in_plain_words(error) + " (kvonced --help)");
     return line;
   }
   if (texts.help_all) {
@@ -104,18 +130,23 @@ CommandLine read_command_line(int argc, char** argv) {
     if (!given.starts_with("-") && !line.errors.empty()) continue;  // the value of the unknown option before it
     line.errors.push_back(unknown_argument(given));
   }
-  if (line.json && !line.dump) line.errors.push_back("--json is of use with --dump-config only");
+  read_output(app, texts, line);
   read_descriptor("--ready-fd", texts.ready_fd, line, line.ready_fd);
   read_descriptor("--start-lock-fd", texts.start_lock_fd, line, line.start_lock_fd);
   for (const Setting& setting : all_settings()) {
     if (app.count("--" + std::string(setting.name)) != 0) line.sources.flags[setting.name] = texts.settings[setting.name];
   }
   line.sources.environment = read_environment(line.warnings);
+  // Said where it decides something: a store that others cannot find by that variable.
+  const auto socket_given = [&](const GivenTexts& given) { return given.contains("socket") && !given.at("socket").empty(); };
   if (const char* const set = std::getenv("KVONCED_CONFIG"); texts.config.empty() && set != nullptr) texts.config = set;
   if (!texts.config.empty()) {
     // Absolute: it is read again at SIGHUP, then perhaps from another folder.
     line.sources.file_path = std::filesystem::absolute(texts.config).lexically_normal().string();
     line.sources.file = read_config_file(line.sources.file_path, line.errors);
+  }
+  if (!socket_given(line.sources.flags) && !socket_given(line.sources.environment) && !socket_given(line.sources.file)) {
+    if (std::string passed = runtime::passed_over_folder(); !passed.empty()) line.warnings.push_back(std::move(passed));
   }
   return line;
 }

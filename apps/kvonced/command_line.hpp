@@ -13,6 +13,7 @@ struct CommandLine {
   Sources sources;
   bool dump = false;
   bool json = false;
+  bool quiet = false;
   bool detach = false;
   int ready_fd = -1;       ///< told, then closed, when the store is ready
   int start_lock_fd = -1;  ///< closed then

@@ -25,9 +25,16 @@ using namespace kvonce::apps;
 
 constexpr int kExitNotStarted = 2;
 
+/// What was given may have bytes that a terminal would obey.
+std::string plain(std::string text) {
+  for (char& c : text)
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
+  return text;
+}
+
 /// All of them, one a line.
 int tell_errors(const std::vector<std::string>& errors) {
-  for (const std::string& error : errors) std::fprintf(stderr, "kvonced: %s\n", error.c_str());
+  for (const std::string& error : errors) std::fprintf(stderr, "kvonced: %s\n", plain(error).c_str());
   return kExitNotStarted;
 }
 
@@ -93,7 +100,7 @@ std::optional<int> detach(CommandLine& line) {
 int dump(const CommandLine& line, const Settled& settled) {
   Settled shown = settled;
   shown.errors.insert(shown.errors.begin(), line.errors.begin(), line.errors.end());
-  const std::string text = line.json ? dump_json(shown) : dump_text(shown);
+  const std::string text = line.quiet ? std::string() : line.json ? dump_json(shown) : dump_text(shown);
   const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
   if (!written) return tell_errors({"the settings could not be written to standard output"});
   return shown.errors.empty() ? 0 : tell_errors(shown.errors);
@@ -105,7 +112,7 @@ int main(int argc, char** argv) {
   kvonce::apps::fill_standard_streams();
   CommandLine line = read_command_line(argc, argv);
   if (line.exit_status) return *line.exit_status;
-  for (const std::string& warning : line.warnings) std::fprintf(stderr, "kvonced: warning: %s\n", warning.c_str());
+  for (const std::string& warning : line.warnings) std::fprintf(stderr, "kvonced: warning: %s\n", plain(warning).c_str());
   const Settled settled = settle(line.sources);
   if (line.dump) return dump(line, settled);
   if (!line.errors.empty() || !settled.errors.empty()) {

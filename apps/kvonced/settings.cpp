@@ -84,21 +84,36 @@ Apply yes_or_no(bool& (*field)(Settings&)) {
   };
 }
 
-/// Two characters that the file format has no way to write.
+/// What the file format has no way to write, and what a terminal would obey.
 std::string unwritable(std::string_view text) {
-  return text.find_first_of("\"\n\\") == std::string_view::npos
+  const bool control = std::any_of(text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; });
+  return !control && text.find_first_of("\"\\") == std::string_view::npos
              ? std::string()
-             : in_quotes(text) + " is not allowed; allowed are paths without quotes, backslashes and line ends";
+             : in_quotes(text) + " is not allowed; allowed are paths without quotes, backslashes, line ends and control characters";
+}
+
+/// "tcp" of "tcp:1.2.3.4:5"; empty: it is a path.
+std::string scheme_of(std::string_view text) {
+  const std::size_t colon = text.find(':');
+  if (colon == std::string_view::npos || colon == 0 || text.substr(0, colon).find('/') != std::string_view::npos) return {};
+  return std::string(text.substr(0, colon));
 }
 
 std::string apply_socket(std::string_view text, Settings& settings, std::string& settled, std::string& note) {
   std::string path(text);
-  if (path.starts_with("unix:")) path.erase(0, 5);
+  if (path.starts_with("unix:")) {
+    path.erase(0, 5);
+    if (path.empty()) return in_quotes(text) + " names no path; allowed are PATH and unix:PATH";
+  } else if (const std::string scheme = scheme_of(text); !scheme.empty()) {
+    return in_quotes(text) + " is not allowed: a store has no " + scheme + " socket; allowed are PATH and unix:PATH (./" + path +
+           " where a file is meant)";
+  }
   if (path.empty()) {
     std::string why_not;
     path = runtime::auto_socket_path(&why_not);
     if (path.empty()) return "there is no default: " + why_not;
-    note = "this user's run-time folder";
+    note = runtime::passed_over_folder();
+    if (note.empty()) note = "this user's run-time folder";
   }
   if (std::string wrong = unwritable(path); !wrong.empty()) return wrong;
   path = fs::absolute(path).lexically_normal().string();

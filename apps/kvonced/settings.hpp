@@ -84,7 +84,8 @@ std::string in_words_of_settings(std::string text, const std::vector<SettledLine
 /// Of the environment of this process. KVONCED_... that are no setting are told in `warnings`.
 GivenTexts read_environment(std::vector<std::string>& warnings);
 
-/// Of a TOML file; what is wrong with it is added to `errors`.
+/// Of a TOML file: `setting = value` a line, comments; no tables, lists or escapes. What is wrong with it is added to `errors`, with
+/// the line.
 GivenTexts read_config_file(const std::string& path, std::vector<std::string>& errors);
 
 /// A TOML text that can be given back as a file, with the origins as comments; or JSON.

@@ -2,12 +2,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cstring>
-#include <exception>
-#include <fstream>
-#include <iterator>
-#include <sstream>
 
-#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include <kvonce/version.hpp>
@@ -19,32 +14,6 @@ extern char** environ;
 
 namespace kvonce::apps {
 namespace {
-
-constexpr std::size_t kMostFileBytes = 1 << 20;
-
-/// Without the comment, if there is one. CLI11's reader would cut at a # in a quoted text too. False: a quote is left open.
-bool strip_comment(std::string& line) {
-  char open = '\0';
-  for (std::size_t at = 0; at < line.size(); ++at) {
-    const char c = line[at];
-    if (open != '\0') {
-      if (c == open) open = '\0';
-    } else if (c == '"' || c == '\'') {
-      open = c;
-    } else if (c == '#') {
-      line.resize(at);
-      return true;
-    }
-  }
-  return open == '\0';
-}
-
-const Setting* find_setting(std::string_view name) {
-  for (const Setting& setting : all_settings()) {
-    if (name == setting.name) return &setting;
-  }
-  return nullptr;
-}
 
 SettledLine choose(const Setting& setting, const Sources& sources) {
   SettledLine line;
@@ -140,62 +109,6 @@ GivenTexts read_environment(std::vector<std::string>& warnings) {
   return given;
 }
 
-GivenTexts read_config_file(const std::string& path, std::vector<std::string>& errors) {
-  GivenTexts given;
-  std::ifstream in(path, std::ios::binary);
-  if (!in) {
-    errors.push_back(path + " cannot be read: " + std::strerror(errno));
-    return given;
-  }
-  // No more of it than may be: it may be a device without an end, or have no end of a line.
-  std::string whole(kMostFileBytes + 1, '\0');
-  in.read(whole.data(), static_cast<std::streamsize>(whole.size()));
-  whole.resize(static_cast<std::size_t>(in.gcount()));
-  if (in.bad()) {
-    errors.push_back(path + " cannot be read: " + std::strerror(errno));
-    return {};
-  }
-  if (whole.size() > kMostFileBytes) {
-    errors.push_back(path + " is larger than the allowed " + protocol::format_bytes(kMostFileBytes));
-    return {};
-  }
-  std::stringstream plain;
-  std::size_t number = 0;
-  std::istringstream lines(whole);
-  for (std::string line; std::getline(lines, line);) {
-    ++number;
-    if (!strip_comment(line)) errors.push_back(path + " line " + std::to_string(number) + ": a quote is left open");
-    // CLI11's reader takes a line without "=" as a switch that is on, and one of two characters as nothing.
-    const std::string word = CLI::detail::trim_copy(line);
-    if (!word.empty() && word.front() != '[' && word.find('=') == std::string::npos)
-      errors.push_back(path + " line " + std::to_string(number) + ": \"" + word + "\" is no setting = value");
-    plain << line << '\n';
-  }
-  if (!errors.empty()) return {};
-  std::vector<CLI::ConfigItem> items;
-  try {
-    CLI::ConfigTOML reader;
-    reader.comment('\0');  // they are gone
-    items = reader.from_config(plain);
-  } catch (const std::exception& problem) {
-    errors.push_back(path + ": " + problem.what());
-    return {};
-  }
-  for (const CLI::ConfigItem& item : items) {
-    if (item.name == "++" || item.name == "--") {  // where a table begins and ends
-      if (item.name == "++")
-        errors.push_back(path + ": [" + CLI::detail::join(item.parents, ".") + "] is not allowed; settings stand outside of tables");
-    } else if (!item.parents.empty() || find_setting(item.name) == nullptr) {
-      errors.push_back(path + ": " + unknown_setting(item.fullname()));
-    } else if (item.inputs.size() != 1 || given.contains(item.name)) {
-      errors.push_back(path + ": " + item.name + " has more than one value; allowed is one, in quotes where it has spaces");
-    } else {
-      given[item.name] = item.inputs.front();
-    }
-  }
-  return given;
-}
-
 Settled settle(const Sources& sources) {
   Settled settled;
   settled.settings.runtime.engine_id = "kvonced";
@@ -205,6 +118,8 @@ Settled settle(const Sources& sources) {
     if (!wrong.empty()) {
       settled.errors.push_back(where(line) + ": " + wrong);
       line.settled = '"' + line.text + '"';
+      // A terminal would obey them.
+      std::replace_if(line.settled.begin(), line.settled.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }, '?');
       line.note = "not valid";
     }
     settled.lines.push_back(std::move(line));

@@ -29,7 +29,8 @@ std::optional<TraceRequest> TraceReader::next() {
     if (is_blank(line)) continue;
     TraceRequest request;
     std::string problem;
-    if (parse_trace_line(line, request, problem)) {
+    if (parse_trace_line(line, request, problem)) problem = chains_.add(request.pages);
+    if (problem.empty()) {
       ++requests_;
       return request;
     }

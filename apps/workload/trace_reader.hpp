@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Reads a trace line by line, in constant memory.
+// Reads a trace line by line. Of what was read only the different ids are kept, to see whether they are chained.
 #pragma once
 
 #include <cstddef>
@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "apps/workload/byte_source.hpp"
+#include "apps/workload/page_chains.hpp"
 #include "apps/workload/trace_source.hpp"
 
 namespace kvonce::workload {
@@ -34,6 +35,7 @@ private:
   std::string buffer_;    // what was read and not yet used lies from used_ to filled_
   std::size_t used_ = 0;
   std::size_t filled_ = 0;
+  PageChains chains_;
   std::size_t line_number_ = 0;
   std::size_t requests_ = 0;
   bool input_ended_ = false;

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
+#include <set>
 #include <string>
 #include <vector>
 
 #include "bench/jobs.hpp"
+#include "bench/questions.hpp"
 #include "bench/stage.hpp"
 
 using namespace kvonce::bench;
@@ -92,6 +94,50 @@ TEST_CASE("the result of put has every promised field, also of each run") {
     CHECK(r["checksummed_copy"]["gib_per_s"] > 0);
     CHECK(r["checksummed_copy"]["portable_gib_per_s"] > 0);
   }
+}
+
+TEST_CASE("put, get, exists and lookup have the same fields; what is not announced or moved is 0") {
+  for (const Job job : {Job::put, Job::get, Job::exists, Job::lookup}) {
+    CAPTURE(to_string(job));
+    Options options = job == Job::lookup ? defaults(job) : small(job);
+    options.ranks = 4;
+    options.pages = 203;
+    options.operations = 20;
+    const Outcome outcome = run(options);
+    check_done(outcome);
+    const Json& r = outcome.result;
+    for (const char* name : {"unique_pages", "unique_bytes", "seconds", "cpu_seconds", "unique_pages_per_s", "cpu_us_per_unique_page", "keys_per_s"}) {
+      CAPTURE(name);
+      REQUIRE(r.contains(name));
+      CHECK(r[name] > 0);
+    }
+    for (const char* name : {"p50", "p99", "max"}) CHECK(r["ack_us"][name] > 0);
+    CHECK(r["unique_pages"] == 203);
+    const bool put = job == Job::put;
+    for (const char* name : {"announced_bytes", "moved_bytes", "stored_bytes", "evicted_bytes"}) {
+      CAPTURE(name);
+      REQUIRE(r.contains(name));
+      CHECK((r[name] > 0) == (put && name != std::string("evicted_bytes")));
+    }
+    CHECK(r["moved_bytes_by_rank"].size() == 4);
+    CHECK(sum_of(r["moved_bytes_by_rank"]) == r["moved_bytes"]);
+    CHECK(sum_of(r["verdicts"]) == (put ? 4 * 203 : 0));
+    // Nothing is copied there that could be compared with the limit.
+    const bool copies = put || job == Job::get;
+    for (const char* name : {"gib_per_s", "copy_limit", "checksummed_copy", "ratio_to_copy_limit"}) CHECK(r.contains(name) == copies);
+  }
+}
+
+TEST_CASE("pages that were asked at random are counted once each") {
+  CHECK(distinct_questions({1, 2}, 100'000, 50) == 50);
+  CHECK(distinct_questions({1}, 1, 50) == 1);
+  CHECK(distinct_questions({1, 1}, 1, 50) == 1);
+  std::set<std::uint64_t> seen;
+  for (const std::uint64_t seed : {7, 8}) {
+    Questions questions(seed, 1'000);
+    for (int i = 0; i < 300; ++i) seen.insert(questions.next());
+  }
+  CHECK(distinct_questions({7, 8}, 300, 1'000) == seen.size());
 }
 
 TEST_CASE("stored pages that are not those that were put are found out") {

@@ -69,7 +69,7 @@ TEST_CASE("where the store is, and by which way bytes go, are told as one") {
   CHECK(check(options) == "--via is 'tcp:1': allowed are spawn and unix:PATH");
   options = defaults(Job::allocator);
   options.via = "spawn";
-  CHECK(check(options) == "--via is not for allocator");
+  CHECK(says(check(options), "--via is not for allocator: this benchmark has no --via"));
   options = defaults(Job::coalesce);
   options.kills = 1;
   options.page_bytes = 4'096;
@@ -79,11 +79,27 @@ TEST_CASE("where the store is, and by which way bytes go, are told as one") {
 TEST_CASE("a lookup of an unknown model or a number of ranks that no model has is refused") {
   Options options = defaults(Job::lookup);
   options.preset = "gpt-9";
-  CHECK(says(check(options), "\"gpt-9\" is unknown"));
+  CHECK(says(check(options), "--preset: preset \"gpt-9\" is unknown"));
   options = defaults(Job::lookup);
   options.ranks = 3;
-  CHECK(says(check(options), "3 ranks are not allowed"));
+  CHECK(says(check(options), "--ranks: 3 ranks are not allowed"));
   options = defaults(Job::lookup);
   options.pages = 65'537;
   CHECK(says(check(options), "--pages is 65,537"));
+  options = defaults(Job::lookup);
+  options.pages = 63;
+  CHECK(says(check(options), "--pages is 63: with a checkpoint at every 64th page (--checkpoint-pages)"));
+  options.pages = 64;
+  CHECK(check(options).empty());
+  options.pages = 1;
+  options.preset = "kimi-k2";  // every page can be restored
+  CHECK(check(options).empty());
+}
+
+TEST_CASE("a job that asks nothing is refused") {
+  for (const Job job : {Job::exists, Job::lookup, Job::allocator}) {
+    Options options = defaults(job);
+    options.operations = 0;
+    CHECK(says(check(options), "--operations is 0: allowed are 1 to 1,000,000,000"));
+  }
 }

@@ -120,6 +120,9 @@ TEST_CASE("rank processes load every page with a lease that another process took
   CHECK(r["loaded_bytes"] == r["asked_bytes"]);
   CHECK(r["results"]["loaded"] == 2 * 203);
   CHECK(r["copy_limit"]["memory"] == "from shared memory");
+  for (const char* name : {"announced_bytes", "moved_bytes", "stored_bytes"}) CHECK(r[name] == 0);
+  CHECK(r["moved_bytes_by_rank"] == PlainJson::array({0, 0}));
+  CHECK(sum_of(r["verdicts"]) == 0);
   CHECK(r["verified"] == true);
   place.check_nothing_left();
 }
@@ -130,10 +133,19 @@ TEST_CASE("exists, lookup and idle go through a store of another process") {
   CHECK(exists["asked_keys"] == 2 * 896);  // whole batches of 128
   CHECK(exists["found_keys"] == exists["asked_keys"]);
   CHECK(exists["false_hits"] == 0);
+  CHECK(exists["asked_unique_pages"] <= exists["asked_keys"]);
+  CHECK(exists["unique_bytes"] == 5'000 * 64);
+  CHECK(exists["moved_bytes_by_rank"] == PlainJson::array({0, 0}));
   const PlainJson lookup =
       run_to_end({"bench", "lookup", "--via", "spawn", "--ranks", "2", "--pages", "200", "--checkpoint-pages", "16", "--operations", "5", "--json"});
   CHECK(lookup["restorable_pages"] == 192);
   CHECK(lookup["path"] == "shm");
+  CHECK(lookup["ack_us"] == lookup["lookup_us"]);
+  for (const PlainJson& one : {exists, lookup}) {
+    for (const char* name : {"announced_bytes", "moved_bytes", "stored_bytes"}) CHECK(one[name] == 0);
+    for (const char* name : {"unique_pages_per_s", "cpu_us_per_unique_page", "unique_bytes"}) CHECK(one[name] > 0);
+    CHECK(sum_of(one["verdicts"]) == 0);
+  }
   const PlainJson idle = run_to_end({"bench", "idle", "--via", "spawn", "--ranks", "2", "--time", "50ms", "--json"});
   CHECK(idle["pools"] == 2);
   CHECK(idle["seconds"] >= 0.05);
@@ -151,6 +163,8 @@ TEST_CASE("writers that are killed in the middle of a copy lose nothing for the 
   CHECK(r["unique_pages"] == 3 * 8);
   CHECK(r["moved_bytes"] >= r["unique_bytes"]);
   CHECK(r["without_kills"]["moved_bytes"] == 3 * 3 * 512 * 1024);
+  CHECK(r["without_kills"]["stored_bytes"] == 3 * 3 * 512 * 1024);
+  CHECK(r["stored_bytes"] == r["unique_bytes"]);
   CHECK(r["without_kills"]["verdicts"]["stored"] == 3 * 3);
   CHECK(sum_of(r["with_kills"]["verdicts"]) == 5 * 3 * 2);  // of those that live
   CHECK(r["acked_not_readable"] == 0);
@@ -191,6 +205,6 @@ TEST_CASE("a store that is not there is told, and nothing is left") {
   const ProgramResult result = run_program({"bench", "put", "--via", "unix:" + place.path() + "/none", "--pages", "16", "--limit-time", "0ms"});
   CHECK(result.exit_status == 2);
   CHECK(result.out == "");
-  CHECK(result.err.find(place.path() + "/none") != std::string::npos);
+  CHECK(result.err.find("no store runs on unix:" + place.path() + "/none; start one with kvonced --socket " + place.path() + "/none") != std::string::npos);
   place.check_nothing_left();
 }

@@ -34,12 +34,24 @@ refused --page-bytes put --page-bytes 1.3B
 refused --batch get --batch 0
 refused --depth get --depth 5000
 refused --time idle --time 10
-refused gpt-9 lookup --preset gpt-9
+refused '"12abc" has an unknown unit; allowed is a size from 1 B to 256 MiB' put --page-bytes 12abc
+refused 'a size from 17 B to 256 MiB' memory --page-bytes 16
+refused 'integer from 1 to 16,777,216' put --pages -1
+refused 'integer from 1 to 65,536' lookup --pages 65537
+refused '--preset: preset "gpt-9" is unknown' lookup --preset gpt-9
+refused '--ranks: 3 ranks are not allowed' lookup --ranks 3
+refused '--pages is 16: with a checkpoint at every 64th page (--checkpoint-pages)' lookup --pages 16
+refused --operations lookup --operations 0
+refused --operations exists --operations 0
+refused --operations allocator --operations 0
+refused 'no store runs on unix:/nope; start one with kvonced --socket /nope' put --via unix:/nope
+refused 'start one with kvonced --socket /nope' coalesce --via unix:/nope
+refused 'start one with kvonced --socket /nope' lookup --via unix:/nope
 refused --lockstep exists --lockstep
 refused --limit-time put --limit-time 5
 refused --via put --via tcp:1
 refused --via put --via unix:
-refused --via memory --via spawn
+refused '--via is not for memory: this benchmark has no --via' memory --via spawn
 refused --expect-path put --via spawn --expect-path memcpy
 refused --expect-path put --expect-path shm
 refused --expect-path put --expect-path both

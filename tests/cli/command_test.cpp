@@ -89,12 +89,13 @@ TEST_CASE("Every bad option is refused with its name, its value and what is allo
       {{"replay", "--ranks", "3"}, {"--ranks", "3", "1, 2, 4, 8 and 16"}},
       {{"replay", "--preset", "gpt"}, {"--preset", "\"gpt\"", "kimi-k3-draft"}},
       {{"replay", "--keys", "all"}, {"--keys", "\"all\"", "shard, rank and both"}},
-      {{"replay", "--policy", "lru,magic"}, {"policy", "'magic'", "'lru'"}},
+      {{"replay", "--policy", "lru,magic"}, {"--policy", "'magic'", "'lru'"}},
       {{"replay", "--load", "1.5"}, {"--load", "\"1.5\"", "from 0 to 1"}},
       {{"replay", "--verify", "x"}, {"--verify", "\"x\"", "from 0 to 1"}},
       {{"replay", "--seed", "-1"}, {"--seed", "\"-1\"", "decimal integer"}},
       {{"replay", "--limit", "0"}, {"--limit", "\"0\"", "from 1"}},
       {{"replay", "--format", "yaml"}, {"--format", "yaml", "json"}},
+      {{"replay", "--format", "1"}, {"--format", "1", "json"}},
       {{"replay", "--trace", "/does/not/exist"}, {"--trace", "/does/not/exist", "No such file"}},
       {{"replay", "--trace", "/"}, {"/", "directory"}},
       {{"replay", "--trace", "builtin:poetry"}, {"--trace", "builtin:poetry", "builtin:chat"}},
@@ -114,6 +115,29 @@ TEST_CASE("The help of a benchmark shows what each option takes, and no process 
   }
 }
 
+TEST_CASE("--format takes text and json, and json is what --json gives") {
+  const std::vector<std::pair<std::vector<std::string>, std::string>> all{
+      {{"replay", "--keys", "shard", "--preset", "kimi-k2", "--capacity", "1GiB", "--trace", "-"}, growing_trace(2)},
+      {{"bench", "put", "--pages", "16", "--page-bytes", "4KiB", "--limit-time", "0ms"}, {}}};
+  for (const auto& [words, input] : all) {
+    INFO(words[1]);
+    const auto formatted = [&, &words = words, &input = input](const std::string& format) {
+      std::vector<std::string> arguments = words;
+      arguments.insert(arguments.end(), {"--format", format});
+      return run_program(arguments, input);
+    };
+    const ProgramResult text = formatted("text");
+    CHECK(text.exit_status == 0);
+    CHECK(text.err == "");
+    CHECK_FALSE(text.out.empty());
+    CHECK_FALSE(text.json().is_object());
+    const ProgramResult json = formatted("json");
+    CHECK(json.exit_status == 0);
+    CHECK(json.err == "");
+    CHECK(json.json().is_object());
+  }
+}
+
 TEST_CASE("A size with a fraction is taken") {
   const ProgramResult result =
       run_program({"replay", "--capacity", "1.5GiB", "--keys", "shard", "--trace", "-", "--json"}, growing_trace(1));
@@ -128,6 +152,7 @@ TEST_CASE("A trace that is wrong is told with its line, and gives no result") {
       {good + "hello\n", ":3:"},
       {good + R"({"timestamp":1,"input_length":-5,"output_length":1,"hash_ids":[]})" + "\n", "-5"},
       {good + R"({"timestamp":1,"input_length":1024,"output_length":1,"hash_ids":[1.5,2]})" + "\n", "1.5"},
+      {good + R"({"timestamp":1,"input_length":1024,"output_length":1,"hash_ids":[1,1]})" + "\n", ":3:"},
       {"", "no request"},
   };
   for (const auto& [trace, told] : all)

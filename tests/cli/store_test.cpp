@@ -114,6 +114,8 @@ TEST_CASE("Files that were put come back whole, under hashes and under names") {
 
   CHECK(run_program({"get", kHash}).out == a);
   CHECK(run_program({"get", put["pages"][1]["hash"], "-o", "-"}).out == b);
+  CHECK(run_program({"stat", "--format", "json"}).json().is_object());
+  CHECK(contains(run_program({"stat", "--format", "text"}).out, "store     unix:"));
   const json got = run_json({"get", "name:b", "-o", folder / "b2"});
   CHECK(got["found"] == true);
   CHECK(got["object_bytes"] == 5'000);

@@ -2,6 +2,8 @@
 //
 // Numbers that are told: exact for known events, equal to what is there, never going backwards.
 #include <atomic>
+#include <condition_variable>
+#include <mutex>
 #include <thread>
 
 #include "tests/faults/fixture.hpp"
@@ -160,6 +162,43 @@ TEST_CASE("gauges are a scan of the truth after puts, evictions, removals and a 
     CHECK(backwards == 0);
     CHECK(impossible == 0);
   }
+}
+
+TEST_CASE("events that a subscriber does not take are kept up to a bound, and those beyond it are counted") {
+  constexpr std::uint64_t kPages = 2'048;
+  constexpr std::uint64_t kRounds = 20;
+  constexpr std::uint64_t kEvents = 2 * kPages * kRounds;  // stored and removed
+  auto runtime = start();
+  Model model(*runtime, "m", {{"kv", false, 64, 1}}, 1, kPages);
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool open = false;
+  std::uint64_t heard = 0;
+  runtime->subscribe([&](std::span<const StoreEvent> events) {
+    std::unique_lock lock(mutex);
+    changed.wait(lock, [&] { return open; });
+    heard += events.size();
+    changed.notify_all();
+  });
+  for (std::uint64_t round = 0; round < kRounds; ++round) {
+    model.put(0, chain_of(round, kPages), {0})->wait();
+    (*runtime->clear())->wait();
+  }
+  const std::uint64_t dropped = runtime->stats().events_dropped;
+  // What waits is bounded: 65,536, beside those that the subscriber was given and sits on.
+  CHECK(dropped > 0);
+  CHECK(dropped <= kEvents - 65'536);
+  {
+    const std::lock_guard lock(mutex);
+    open = true;
+  }
+  changed.notify_all();
+  std::unique_lock lock(mutex);
+  CHECK(changed.wait_for(lock, std::chrono::seconds(60), [&] { return heard + dropped >= kEvents; }));
+  CHECK(heard + dropped == kEvents);
+  lock.unlock();
+  runtime->subscribe({});
+  CHECK(runtime->stats().events_dropped == dropped);
 }
 
 }  // namespace faults_test

@@ -7,8 +7,7 @@ if(TARGET test_kvonced AND TARGET kvonced AND TARGET kvonce)
   target_sources(
     test_kvonced
     PRIVATE "${PROJECT_SOURCE_DIR}/apps/kvonced/settings.cpp" "${PROJECT_SOURCE_DIR}/apps/kvonced/sources.cpp"
-            "${PROJECT_SOURCE_DIR}/apps/kvonced/signals.cpp")
-  target_link_libraries(test_kvonced PRIVATE CLI11::CLI11)
+            "${PROJECT_SOURCE_DIR}/apps/kvonced/config_file.cpp" "${PROJECT_SOURCE_DIR}/apps/kvonced/signals.cpp")
   add_dependencies(test_kvonced kvonce kvonced kvonced_starter)
   target_compile_definitions(
     test_kvonced

@@ -51,6 +51,13 @@ TEST_CASE("--dump-config shows every setting with its source, and its status say
   CHECK(value["settings"]["memory"]["value"] == 134'217'728);
   CHECK(value["settings"]["socket"]["value"] == folder.socket());
 
+  CHECK(run(KVONCED_PROGRAM, {"--dump-config", "--format", "json"}, environment).out == json.out);
+  CHECK(run(KVONCED_PROGRAM, {"--dump-config", "--format", "text", "--drain-time", "9s"}, environment).out == text.out);
+  const Ended quiet = run(KVONCED_PROGRAM, {"--dump-config", "-q"}, environment);
+  CHECK(quiet.status == 0);
+  CHECK(quiet.out.empty());
+  CHECK(quiet.err.empty());
+
   const Ended bad = run(KVONCED_PROGRAM, {"--dump-config", "--memory", "lots", "--partitions", "0"}, environment);
   CHECK(bad.status == 2);
   CHECK(bad.err.find("--memory: \"lots\"") != std::string::npos);
@@ -90,6 +97,44 @@ TEST_CASE("help fits one screen, --help-all has every setting, and the version i
   for (const apps::Setting& setting : apps::all_settings()) CHECK(all.out.find("--" + std::string(setting.name) + " ") != std::string::npos);
   const std::string version = run(KVONCED_PROGRAM, {"--version"}).out;
   CHECK(version.substr(version.find(' ')) == run(KVONCE_PROGRAM, {"--version"}).out.substr(std::string("kvonce").size()));
+}
+
+TEST_CASE("what is wrong on the command line is told in words that a user has") {
+  const RunFolder folder;
+  const std::vector<std::pair<std::vector<std::string>, std::string>> all{
+      {{"--memory", "1GiB", "--memory", "2GiB"}, "--memory is given more than once; allowed is one value"},
+      {{"--config"}, "--config needs a value"},
+      {{"--memory"}, "--memory needs a value"},
+      {{"--dump-config", "--format", "xml"}, "--format: \"xml\" is not allowed; allowed are text and json"},
+      {{"--format", "json"}, "--format is of use with --dump-config only"},
+      {{"--json"}, "--json is of use with --dump-config only"},
+      {{"-q"}, "-q is of use with --dump-config only; a store logs less with --log-level error"},
+      {{"--socket", "tcp:1.2.3.4:5"}, "--socket: \"tcp:1.2.3.4:5\" is not allowed: a store has no tcp socket"},
+      {{"--policy", "\x1b[2J"}, "--policy: \"?[2J\""}};
+  for (const auto& [words, told] : all) {
+    const Ended ended = run(KVONCED_PROGRAM, words);
+    INFO(ended.err);
+    CHECK(ended.status == 2);
+    CHECK(ended.out.find('\x1b') == std::string::npos);
+    CHECK(ended.err.find("kvonced: " + told) != std::string::npos);
+    CHECK(occurrences(ended.err, "\n") == 1);
+  }
+}
+
+TEST_CASE("a run-time folder that cannot be used is passed over with a word, unless the socket is named") {
+  const RunFolder folder;
+  write_file(folder / "file", "");
+  for (const auto& [set, why] : {std::pair<std::string, std::string>{"relative", "it is no absolute path"},
+                                 {folder / "none", "No such file or directory"},
+                                 {folder / "file", "it is no folder"}}) {
+    const std::string told = "XDG_RUNTIME_DIR is '" + set + "', which is passed over: " + why;
+    const Ended shown = run(KVONCED_PROGRAM, {"--dump-config"}, {{"XDG_RUNTIME_DIR", set}});
+    CHECK(shown.err.find("kvonced: warning: " + told) != std::string::npos);
+    if (shown.status == 0) CHECK(shown.out.find(told) != std::string::npos);  // the folder that is taken instead may be unfit
+    const Ended named = run(KVONCED_PROGRAM, {"--dump-config", "--socket", folder / "s"}, {{"XDG_RUNTIME_DIR", set}});
+    CHECK(named.status == 0);
+    CHECK(named.err.empty());
+  }
 }
 
 TEST_CASE("the example file is valid, has every key, and shows the defaults") {

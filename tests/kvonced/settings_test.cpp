@@ -118,7 +118,24 @@ TEST_CASE("a file's unknown keys, tables, lists, repetitions and open quotes are
   CHECK(names(errors_of_file(folder, "memory = [\"1GiB\", \"2GiB\"]\n"), "more than one value"));
   CHECK(names(errors_of_file(folder, "memory = \"1GiB\"\nmemory = \"2GiB\"\n"), "more than one value"));
   CHECK(names(errors_of_file(folder, "memory = \"1GiB\"\npartitions = 2\nmemory = \"2GiB\"\n"), "more than one value"));
-  CHECK(names(errors_of_file(folder, "socket = \"/run/x\n"), "line 1: a quote is left open"));
+  CHECK(names(errors_of_file(folder, "socket = \"/run/x\n"), "line 1: socket has no end: a quote is left open"));
+  CHECK(names(errors_of_file(folder, "# note\nmemroy = \"1GiB\"\n"), "line 2: \"memroy\" is no setting"));
+  CHECK(names(errors_of_file(folder, "\n[store]\n"), "line 2: [store]"));
+  CHECK(names(errors_of_file(folder, "memory = 1GiB\nmemory = 2GiB\n"), "line 2: memory has more than one value: the first stands in line 1"));
+  CHECK(names(errors_of_file(folder, "memory == 3\n"), "line 1: memory is = 3, which is no value"));
+  CHECK(names(errors_of_file(folder, "\n\nmemory = \"16MiB\" trailing\n"), "line 3: memory has more than one value: trailing follows"));
+  CHECK(names(errors_of_file(folder, "memory = [\"16MiB\"]\n"), "line 1: memory has a list or table"));
+  CHECK(names(errors_of_file(folder, "memory = {a = 1}\n"), "line 1: memory has a list or table"));
+  CHECK(names(errors_of_file(folder, "memory = \"\"\"16MiB\"\"\"\n"), "line 1: memory has more than one value"));
+  CHECK(names(errors_of_file(folder, "socket = \"/run/\\u0041\"\n"), "line 1: socket has a backslash"));
+  CHECK(names(errors_of_file(folder, "memory =\n"), "line 1: memory has no value"));
+  CHECK(names(errors_of_file(folder, "memory = # nothing\n"), "line 1: memory has no value"));
+  CHECK(names(errors_of_file(folder, "memory = 1GiB 2GiB\n"), "line 1: memory has more than one value"));
+  CHECK(names(errors_of_file(folder, "memory = 1,5GiB\n"), "line 1: memory is 1,5GiB"));
+  CHECK(errors_of_file(folder, std::string(10'000, 'x') + "\n").size() == 1);
+  std::string wrong;
+  for (int i = 0; i < 1'000; ++i) wrong += "wrong\n";
+  CHECK(errors_of_file(folder, wrong).size() == 20);
   CHECK(names(errors_of_file(folder, "populate\n"), "line 1"));
   CHECK(names(errors_of_file(folder, "ab\n"), "line 1"));
   CHECK(names(errors_of_file(folder, std::string(2 << 20, '#')), "larger than the allowed 1 MiB"));
@@ -141,6 +158,53 @@ TEST_CASE("a # in quotes, spaces and commas belong to the value") {
   const GivenTexts given = read_config_file(folder / "f.toml", errors);
   CHECK(errors.empty());
   CHECK(given.at("arena-file") == "/dev/shm/a # b, c/d");
+}
+
+TEST_CASE("numbers with underscores, a byte order mark, line ends of other systems and quoted keys are TOML too") {
+  const RunFolder folder;
+  write_file(folder / "f.toml", "\xef\xbb\xbfmemory = 16_777_216\r\n'partitions' = 2\r\n\"idle-exit\" = '1m'\t# so\r\narena-file = '/dev/shm/\xc3\xa9'");
+  std::vector<std::string> errors;
+  const GivenTexts given = read_config_file(folder / "f.toml", errors);
+  CHECK(errors.empty());
+  CHECK(given.at("memory") == "16777216");
+  CHECK(given.at("partitions") == "2");
+  CHECK(given.at("idle-exit") == "1m");
+  CHECK(given.at("arena-file") == "/dev/shm/\xc3\xa9");
+  for (const char* const text : {"memory = 16__0\n", "memory = _16\n", "memory = 16_\n"}) {
+    write_file(folder / "f.toml", text);
+    Sources sources;
+    sources.file_path = folder / "f.toml";
+    sources.file = read_config_file(sources.file_path, errors);
+    CHECK(names(settle(sources).errors, "memory in "));
+  }
+}
+
+TEST_CASE("a file that is no text is refused with one line, which has none of its bytes") {
+  const RunFolder folder;
+  const std::vector<std::pair<std::string, std::string>> all{{std::string("memory = \"1\0GiB\"\n", 16), "0x00"}, {"memory = \"\x1b[2J\"\n", "0x1b"},
+                                                             {"\xff\xfe memory", "0xff"},  {"a = \"\xc3\"\n", "0xc3"},
+                                                             {"a = \"\xed\xa0\x80\"\n", "0xed"}, {"# \xc0\xaf\n", "0xc0"},
+                                                             {"# \xc2\x9b[2J\n", "0xc2"}};
+  for (const auto& [text, byte] : all) {
+    const auto errors = errors_of_file(folder, text);
+    REQUIRE(errors.size() == 1);
+    CHECK(names(errors, "line 1: the byte " + byte + " is no text"));
+    for (const char c : errors.front()) CHECK((c >= ' ' && c < 0x7f));
+  }
+}
+
+TEST_CASE("a socket is a path: any other scheme is refused") {
+  const RunFolder folder;
+  for (const char* const bad : {"tcp:1.2.3.4:5", "tcp://host/x", "http://host", "UNIX:/x", "unix:"}) {
+    Sources sources;
+    sources.flags = {{"socket", bad}};
+    CHECK(names(settle(sources).errors, std::string("--socket: \"") + bad + "\""));
+  }
+  for (const std::string& good : {folder / "a:b", std::string("./a:b"), "unix:" + folder / "s", std::string("a")}) {
+    Sources sources;
+    sources.flags = {{"socket", good}};
+    CHECK(settle(sources).errors.empty());
+  }
 }
 
 TEST_CASE("what is dumped can be read back as a file, and gives the same") {

@@ -91,6 +91,14 @@ TEST_CASE("errors name what the user wrote: the flag, the variable, or the key a
   CHECK(no_memory_file.status == 2);
   CHECK(has(no_memory_file.err, "kvonced: --arena-file: "));
   CHECK(has(no_memory_file.err, "'" + folder / "arena_file'"));  // a path is left as it is
+  if (fs::is_directory("/dev/shm")) {
+    const Ended no_folder = run(KVONCED_PROGRAM, small({"--arena-file", "/dev/shm/kvonced-no-such-folder/x"}));
+    INFO(no_folder.err);
+    CHECK(no_folder.status == 2);
+    CHECK(has(no_folder.err, "kvonced: --arena-file: "));
+    CHECK(has(no_folder.err, "'/dev/shm/kvonced-no-such-folder'"));
+    CHECK_FALSE(has(no_folder.err, "--memory"));
+  }
   const Ended capacity = run(KVONCED_PROGRAM, {"--memory", "64MiB", "--capacity", "65MiB"});
   CHECK(has(capacity.err, "kvonced: --capacity: "));
   CHECK(has(capacity.err, "(--memory)"));
@@ -265,7 +273,8 @@ TEST_CASE("reserved huge pages are used, or their lack ends the start with a sen
   } else {
     CHECK(daemon.finish() == 2);
     INFO(daemon.err);
-    CHECK(has(daemon.err, "--memory is 64MiB: "));
+    CHECK(has(daemon.err, "kvonced: --huge-pages is reserved: "));
+    CHECK_FALSE(has(daemon.err, "--memory"));
     CHECK(has(daemon.err, "reserved huge pages"));
     CHECK(has(daemon.err, "vm.nr_hugepages"));
   }

@@ -62,8 +62,8 @@ std::string line_error(std::string_view line) {
 std::string many_lines(std::size_t count) {
   std::string text;
   for (std::size_t i = 0; i < count; ++i) {
-    text += R"({"timestamp": )" + std::to_string(i) + R"(, "input_length": 1024, "output_length": 3, "hash_ids": [)" + std::to_string(i * 7919) +
-            ", " + std::to_string(i * 104729) + "]}\n";
+    text += R"({"timestamp": )" + std::to_string(i) + R"(, "input_length": 1024, "output_length": 3, "hash_ids": [)" + std::to_string(i * 15838) +
+            ", " + std::to_string(i * 104730 + 1) + "]}\n";
   }
   return text;
 }
@@ -239,4 +239,27 @@ TEST_CASE("files that cannot be read or hold nothing are told with their name") 
     CHECK(drain(*folder.source) == 0);
     CHECK(folder.source->error().find("cannot be read") != std::string::npos);
   }
+}
+
+TEST_CASE("ids that contradict one another are refused with the line") {
+  const auto error_of = [](const std::vector<std::string>& lists) {
+    std::string text;
+    for (const std::string& ids : lists) {
+      const auto count = 1 + std::count(ids.begin(), ids.end(), ',');
+      text += R"({"timestamp":1,"output_length":1,"input_length":)" + std::to_string(count * 512) + ",\"hash_ids\":[" + ids + "]}\n";
+    }
+    const TempFile file(".jsonl", text);
+    const OpenedTrace opened = open_trace_file(file.path());
+    REQUIRE(opened.source);
+    const std::size_t read = drain(*opened.source);
+    CHECK((opened.source->error().empty() ? read == lists.size() : read == lists.size() - 1));
+    return opened.source->error();
+  };
+  CHECK(error_of({"1,2,3", "1,2,3,4", "1,5,6", "7,8", "1"}).empty());
+  for (const std::vector<std::string>& wrong : {std::vector<std::string>{"1,1"}, {"7", "9,7"}, {"9,7", "7"}, {"7,8,9", "6,8"}, {"7,8", "8,7"}, {"1,2,3,2"}}) {
+    const std::string error = error_of(wrong);
+    CAPTURE(error);
+    CHECK(error.find(".jsonl:" + std::to_string(wrong.size()) + ": field \"hash_ids\": id ") != std::string::npos);
+  }
+  CHECK(error_of({"7", "9,7"}).find("id 7 follows 9, and before it began a prompt") != std::string::npos);
 }
