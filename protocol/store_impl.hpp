@@ -200,6 +200,7 @@ struct PendingLookup {
   std::uint32_t missing_parts = 0;
   std::vector<std::uint32_t> partitions;
   std::vector<PartPage> pages;  // by position; full_pools 0 and reason none where nothing was reported
+  std::vector<PartGap> gaps;
   std::vector<std::pair<std::uint64_t, std::uint64_t>> askers;  // (asker, token)
 };
 
@@ -410,7 +411,9 @@ struct StoreCore::Impl {
   PartPage look_at(NamespaceId ns, const GroupInfo& group, std::uint32_t position, const PageHash& page, RecordId* record) const;
   void fix_answer(std::uint64_t lookup, Time now, StoreActions& out);
   void end_lookup(std::unordered_map<std::uint64_t, PendingLookup>::iterator at, Reason why, StoreActions& out);
-  void find_stops(const GroupInfo& group, const std::vector<PartPage>& pages, LookupAnswer& answer) const;
+  PartGap gap_of(NamespaceId ns, RecordId record, std::uint32_t position, PoolId pool) const;
+  void find_stops(const GroupInfo& group, const std::vector<PartPage>& pages, std::span<const PartGap> gaps, LookupAnswer& answer) const;
+  void name_gap(const GroupInfo& group, const std::vector<PartPage>& pages, std::span<const PartGap> gaps, LookupAnswer& answer) const;
   void limit_by_budget(const GroupInfo& group, EngineId engine, LookupAnswer& answer) const;
   std::uint64_t nominal_bytes(const GroupInfo& group, bool checkpoint) const;
   void part_narrow(const PartNarrow& narrow);

@@ -195,6 +195,7 @@ class Checkers {
   void on_lookup_answer(std::uint32_t partition, SenderId asker, const LookupAnswer& answer);
   void compare_with_model(std::uint32_t partition, const AskBook& book, const LookupAnswer& answer);
   void check_missing(std::uint32_t partition, const AskBook& book, const LookupAnswer& answer);
+  void check_missing_checkpoint(std::uint32_t partition, const AskBook& book, const LookupAnswer& answer);
   void check_same_request(const AskBook& book, const LookupAnswer& answer);
   void note_lease(const AskBook& book, const LookupAnswer& answer);
   bool full(std::uint32_t partition, NamespaceId ns, const PageHash& page, PoolId pool) const;
