@@ -145,7 +145,7 @@ struct StoreActions {
   std::vector<std::pair<std::uint32_t, PartLookupAsk>> part_asks;                  // (partition, ask)
   std::vector<std::pair<std::uint32_t, PartLookupAnswer>> part_answers;            // (home partition, answer)
   std::vector<std::pair<std::uint32_t, PartNarrow>> part_narrows;
-  std::vector<std::pair<NamespaceId, PoolId>> conflicts;                           // one per conflicting key: for the registrar
+  std::vector<KeyConflict> conflicts;                                              // for the registrar: conflict_book.hpp
   std::vector<PersistOrder> persists;
   std::vector<ObjectEvent> events;                                                 // only while events are wanted
   void clear();

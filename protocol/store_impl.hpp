@@ -19,6 +19,7 @@
 namespace kvonce::protocol {
 
 inline constexpr std::uint32_t kRetryMs = 50;
+inline constexpr std::size_t kConflictKeysKnown = 16'384;
 
 /// A sender that wants to hear about one key.
 struct Waiter {
@@ -268,6 +269,14 @@ struct StoreCore::Impl {
   std::map<PoolAndEngine, std::uint32_t> first_keys;
   std::map<std::uint32_t, bool> pools_verified;  // (ns << 16 | pool), announced at all -> a sample was compared
 
+  // Keys that were counted as conflicts, the newest kConflictKeysKnown of them: one counts once, whoever differs and how often.
+  struct KeyHash {
+    std::size_t operator()(const CanonicalKey& key) const noexcept {
+      return static_cast<std::size_t>(mix_page(key.ns, key.page) ^ (std::uint64_t{key.pool} << 32) ^ key.shard);
+    }
+  };
+  std::unordered_set<CanonicalKey, KeyHash> conflict_keys;
+  std::deque<CanonicalKey> conflict_order;
   std::unordered_map<std::uint64_t, Persist> persists;
   std::vector<Flush> flushes;
 
@@ -357,6 +366,8 @@ struct StoreCore::Impl {
   void ask_checksum(const Waiter& waiter, Verdict verdict, NamespaceId ns, PoolId pool, std::uint32_t shard,
                     const PageHash& page, Epoch epoch, const Sample& sample, Time now);
   void want_level(const Waiter& waiter, Verdict verdict, RecordId record, MemberId member, NamespaceId ns, PoolId pool,
+  bool note_conflict(const CanonicalKey& key);  // false: it was counted before
+  RankName name_of(std::uint32_t sender) const;
                   StoreActions& out, std::uint64_t flush = 0);
   void persisted(std::uint64_t operation, bool ok, Time now, StoreActions& out);
   void flush(std::uint64_t asker, const FlushAsk& ask, StoreActions& out);

@@ -128,6 +128,21 @@ struct ChecksumAnswers {
   std::vector<std::uint64_t> checksums;
 };
 
+/// A rank, as a store can name it.
+struct RankName {
+  SenderId sender = 0;    // 0: it has left
+  std::uint32_t pid = 0;  // of its process; 0: not known
+  friend bool operator==(const RankName&, const RankName&) = default;
+};
+/// Partition -> registrar: ranks of one engine announced different bytes under a sampled key.
+struct KeyConflict {
+  NamespaceId ns = 0;
+  PoolId pool = 0;
+  bool first_of_key = true;  // false: of this key it is known already, here is one more rank
+  RankName writer;           // whose bytes were stored
+  RankName differing;
+};
+
 // -- StoreActor -> PoolActor -------------------------------------------------------------------------------------------
 
 /// The right and the place to write one object.

@@ -102,7 +102,7 @@ void for_each_message(F f) {
   f(NamespaceUseAsk{1});
   f(NamespaceUseAnswer{1, 2, {0, 1, 2}});
   f(NamespaceEmpty{1, 2});
-  f(Conflict{1, 2});
+  f(KeyConflict{1, 2, false, {3, 4}, {5, 6}});
   f(SenderGone{1});
   f(ClientGone{1});
 }
