@@ -66,7 +66,7 @@ struct Lane {
   NamespaceId ns = 0;
   PoolId pool = 0;
   std::uint64_t open_bytes = 0;
-  std::uint64_t window = 0;
+  std::uint64_t window = 0;      // most of them: the pool's share. The sender's lanes together have the store's window_bytes
   std::deque<std::pair<std::uint32_t, std::uint64_t>> queue;  // (claim, birth)
 };
 
@@ -85,6 +85,8 @@ struct Sender {
   bool puts = true;
   std::uint32_t open_items = 0;
   ClientUse* use = nullptr;  // of its client
+  std::uint64_t open_bytes = 0;  // of all lanes
+  std::size_t turn = 0;          // the lane that is first to get what becomes free
   std::vector<Lane> lanes;
   std::vector<AttachPool> pools;
   StoreReply reply;
@@ -267,8 +269,6 @@ struct StoreCore::Impl {
     friend auto operator<=>(const PoolAndEngine&, const PoolAndEngine&) = default;
   };
   std::map<PoolAndEngine, std::uint32_t> first_keys;
-  std::map<std::uint32_t, bool> pools_verified;  // (ns << 16 | pool), announced at all -> a sample was compared
-
   // Keys that were counted as conflicts, the newest kConflictKeysKnown of them: one counts once, whoever differs and how often.
   struct KeyHash {
     std::size_t operator()(const CanonicalKey& key) const noexcept {
@@ -277,6 +277,8 @@ struct StoreCore::Impl {
   };
   std::unordered_set<CanonicalKey, KeyHash> conflict_keys;
   std::deque<CanonicalKey> conflict_order;
+  std::map<std::uint32_t, bool> pools_verified;  // (ns << 16 | pool), announced at all -> a sample was compared
+
   std::unordered_map<std::uint64_t, Persist> persists;
   std::vector<Flush> flushes;
 
@@ -343,6 +345,7 @@ struct StoreCore::Impl {
   void touch_chain(const PutBatch& batch);
   std::uint32_t new_claim(RecordId record, const PutItem& item, NamespaceId ns);
   bool is_sampled(EngineId engine, NamespaceId ns, const PutItem& item, const PageHash& page);
+  std::uint32_t grantable(std::uint32_t sender, std::uint32_t claim, std::uint64_t birth) const;
   void pump(std::uint32_t sender, Time now, StoreActions& out);
   bool grant(std::uint32_t claim, std::uint32_t waiter, Time now, StoreActions& out);
   bool promote(std::uint32_t claim, Time now, StoreActions& out);
@@ -363,11 +366,11 @@ struct StoreCore::Impl {
   void withdraw(const Withdraw& withdraw, Time now, StoreActions& out);
   void checksums(const ChecksumAnswers& answers, Time now, StoreActions& out);
   void compared(const Ask& ask, std::span<const std::uint64_t> sums, Time now, StoreActions& out);
+  bool note_conflict(const CanonicalKey& key);  // false: it was counted before
+  RankName name_of(std::uint32_t sender) const;
   void ask_checksum(const Waiter& waiter, Verdict verdict, NamespaceId ns, PoolId pool, std::uint32_t shard,
                     const PageHash& page, Epoch epoch, const Sample& sample, Time now);
   void want_level(const Waiter& waiter, Verdict verdict, RecordId record, MemberId member, NamespaceId ns, PoolId pool,
-  bool note_conflict(const CanonicalKey& key);  // false: it was counted before
-  RankName name_of(std::uint32_t sender) const;
                   StoreActions& out, std::uint64_t flush = 0);
   void persisted(std::uint64_t operation, bool ok, Time now, StoreActions& out);
   void flush(std::uint64_t asker, const FlushAsk& ask, StoreActions& out);
