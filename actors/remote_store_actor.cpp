@@ -37,7 +37,7 @@ messages::StoreActor::behavior_type RemoteStoreActorBody::make_behavior() {
       [](const messages::NamespaceUseAsk&) {},
       [](const messages::NamespaceUseAnswer&) {},
       [](const messages::NamespaceEmpty&) {},
-      [](const messages::Conflict&) {},
+      [](const protocol::KeyConflict&) {},
       [send](const protocol::PutBatch& batch) { send(FrameKind::put_batch, 0, batch); },
       [send](const protocol::GrantResults& results) { send(FrameKind::grant_results, 0, results); },
       [send](const protocol::Withdraw& withdraw) { send(FrameKind::withdraw, 0, withdraw); },

@@ -14,6 +14,7 @@ using protocol::Time;
 void StoreState::start(Self self, std::shared_ptr<StoreSetup> setup) {
   self_ = self;
   setup_ = std::move(setup);
+  conflicts_ = protocol::ConflictBook(setup_->config.conflict_limit);
   epochs_ = protocol::EpochBook(setup_->config.engine_grace);
   round_ = protocol::RetireRound(setup_->config.partitions);
 }
@@ -46,11 +47,11 @@ void StoreState::act(Time now) {
   if (!out.events.empty() && setup_->events) setup_->events(std::move(out.events));
   const auto conflicts = std::exchange(out.conflicts, {});
   out.clear();
-  for (const auto& [ns, pool] : conflicts) {
+  for (const protocol::KeyConflict& conflict : conflicts) {
     if (is_registrar())
-      on_conflict({ns, pool});
+      on_conflict(conflict);
     else if (!siblings_.empty())
-      compat::tell(self_, siblings_.front(), messages::Conflict{ns, pool});
+      compat::tell(self_, siblings_.front(), conflict);
   }
   timer_.arm(self_, core().next_deadline(), now);
   say_emptied();
@@ -134,7 +135,7 @@ void StoreState::go_round() {
   if (going_round_) return;  // what a step changed may end the next one: the loop below sees it
   going_round_ = true;
   while (auto step = round_.step(core().catalog())) {
-    if (step->freed) std::erase_if(conflicts_, [&](const auto& entry) { return entry.first.first == *step->freed; });
+    if (step->freed) conflicts_.forget(*step->freed);
     change_catalog(step->updates);
     if (!step->updates.empty()) work_on();  // a namespace that was retired is cleared
     if (step->ask_use) {
@@ -191,23 +192,17 @@ void StoreState::on_ack(messages::CatalogAck ack) {
   release_answers();
 }
 
-void StoreState::on_conflict(messages::Conflict conflict) {
-  const std::uint32_t count = ++conflicts_[{conflict.ns, conflict.pool}];
-  const protocol::PoolInfo* const pool = core().catalog().find_pool(conflict.ns, conflict.pool);
-  if (pool == nullptr || count != setup_->config.conflict_limit) {
-    // Once demoted, what is still found of the old generation changes nothing.
-    return;
-  }
-  const std::string found = "pool '" + pool->name + "': ranks of one engine announced different bytes under " +
-                            std::to_string(count) + " keys";
-  if (!setup_->config.demote) {
-    if (setup_->warn) setup_->warn(found + "; kept as it is (demote is off)");
-    return;
-  }
+void StoreState::on_conflict(const protocol::KeyConflict& conflict) {
+  const auto found = conflicts_.add(conflict, core().catalog());
+  if (!found) return;
   std::vector<protocol::CatalogUpdate> updates;
-  core().catalog().demote(conflict.ns, conflict.pool, updates);
+  const bool demote = found->at_limit && setup_->config.demote;
+  if (demote) core().catalog().demote(conflict.ns, conflict.pool, updates);
   if (setup_->warn)
-    setup_->warn(found + (updates.empty() ? "; it cannot be split further" : "; stored per rank from now on"));
+    setup_->warn(found->text + (!found->at_limit    ? ""
+                                : !demote           ? "; kept as it is (demote is off)"
+                                : updates.empty()   ? "; it cannot be split further"
+                                                    : "; stored per rank from now on"));
   change_catalog(updates);
 }
 
@@ -312,7 +307,7 @@ messages::StoreActor::behavior_type StoreActorBody::make_behavior() {
       [s, run](const messages::NamespaceUseAsk& ask) { run([&] { s->on_use_ask(ask); }); },
       [s, run](const messages::NamespaceUseAnswer& answer) { run([&] { s->on_use(answer); }); },
       [s, run](const messages::NamespaceEmpty& empty) { run([&] { s->on_emptied(empty); }); },
-      [s, run](const messages::Conflict& conflict) { run([&] { s->on_conflict(conflict); }); },
+      [s, run](const protocol::KeyConflict& conflict) { run([&] { s->on_conflict(conflict); }); },
       [event](const protocol::PutBatch& batch) {
         event([&](StoreCore& core, Time now, StoreActions& out) { core.put(batch, now, out); });
       },

@@ -15,6 +15,7 @@
 #include "actors/tick_timer.hpp"
 #include "messages/actors.hpp"
 #include "messages/tsan_order.hpp"
+#include "protocol/conflict_book.hpp"
 #include "protocol/epoch_book.hpp"
 #include "protocol/retire_round.hpp"
 
@@ -52,7 +53,7 @@ class StoreState {
   void on_epoch(messages::From from, const protocol::EpochAsk& ask);
   void on_updates(const messages::CatalogUpdates& news);
   void on_ack(messages::CatalogAck ack);
-  void on_conflict(messages::Conflict conflict);
+  void on_conflict(const protocol::KeyConflict& conflict);
   void on_lease_call(messages::From from, const protocol::LeaseCall& call);
   void on_load_begin(const protocol::LoadBegin& begin);
   void on_remove(messages::From from, const protocol::RemoveAsk& ask);
@@ -90,7 +91,7 @@ class StoreState {
   protocol::EpochBook epochs_{0};
   protocol::RetireRound round_;
   bool going_round_ = false;
-  std::map<std::pair<protocol::NamespaceId, protocol::PoolId>, std::uint32_t> conflicts_;
+  protocol::ConflictBook conflicts_;
   std::uint64_t update_number_ = 0;        // of the newest CatalogUpdates sent
   std::vector<std::uint64_t> acked_;       // by partition
   struct HeldAnswer {

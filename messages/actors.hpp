@@ -65,11 +65,6 @@ struct NamespaceEmpty {
   std::uint32_t partition = 0;
   protocol::NamespaceId ns = 0;
 };
-/// So many keys of a pool were seen to differ within one engine.
-struct Conflict {
-  protocol::NamespaceId ns = 0;
-  protocol::PoolId pool = 0;
-};
 struct SenderGone {
   protocol::SenderId sender = 0;
 };
@@ -98,7 +93,6 @@ KVONCE_FIELDS(CatalogAck, x.partition, x.number)
 KVONCE_FIELDS(NamespaceUseAsk, x.round)
 KVONCE_FIELDS(NamespaceUseAnswer, x.partition, x.round, x.use)
 KVONCE_FIELDS(NamespaceEmpty, x.partition, x.ns)
-KVONCE_FIELDS(Conflict, x.ns, x.pool)
 KVONCE_FIELDS(SenderGone, x.sender)
 KVONCE_FIELDS(ClientGone, x.client, x.fenced)
 KVONCE_FIELDS(ClientFenced, x.client)
@@ -196,7 +190,7 @@ using StoreActor = compat::Interface<
     void(NamespaceUseAsk),                // registrar -> partition: what have you of each namespace
     void(NamespaceUseAnswer),             // partition -> registrar
     void(NamespaceEmpty),                 // partition -> registrar: nothing is left of a retired one
-    void(Conflict),                       // partition -> registrar: a key differs within one engine
+    void(protocol::KeyConflict),          // partition -> registrar: a key differs within one engine
     void(protocol::PutBatch),             // announced objects under canonical keys
     void(protocol::GrantResults),         // landed, abandoned, failed
     void(protocol::Withdraw),             // a sender no longer waits
@@ -319,7 +313,7 @@ KVONCE_TYPE(kvonce_messages, kvonce::messages::CatalogAck)
 KVONCE_TYPE(kvonce_messages, kvonce::messages::NamespaceUseAsk)
 KVONCE_TYPE(kvonce_messages, kvonce::messages::NamespaceUseAnswer)
 KVONCE_TYPE(kvonce_messages, kvonce::messages::NamespaceEmpty)
-KVONCE_TYPE(kvonce_messages, kvonce::messages::Conflict)
+KVONCE_TYPE(kvonce_messages, kvonce::protocol::KeyConflict)
 KVONCE_TYPE(kvonce_messages, kvonce::messages::SenderGone)
 KVONCE_TYPE(kvonce_messages, kvonce::messages::ClientGone)
 KVONCE_TYPE(kvonce_messages, kvonce::messages::ClientFenced)

@@ -144,6 +144,11 @@ std::string StoreCore::Impl::audit() const {
   if (claimed_members != open) return differ("claimed members", open, claimed_members);
   if (config.capacity_bytes != 0 && payload + reserved > config.capacity_bytes)
     return differ("capacity (at most)", config.capacity_bytes, payload + reserved);
+  for (const Sender& sender : senders) {
+    std::uint64_t of_lanes = 0;
+    for (const Lane& lane : sender.lanes) of_lanes += lane.open_bytes;
+    if (of_lanes != sender.open_bytes) return differ("a sender's bytes of open grants", sender.open_bytes, of_lanes);
+  }
   std::uint64_t leased = 0, lease_count = 0;
   for (const auto& [id, lease] : leases) {
     leased += lease.bytes;

@@ -387,6 +387,7 @@ void StoreCore::part_answer(const PartLookupAnswer& answer, Time now, StoreActio
   PendingLookup& pending = found->second;
   for (const PartPage& page : answer.pages)
     if (page.position < pending.pages.size()) pending.pages[page.position] = page;
+  pending.gaps.insert(pending.gaps.end(), answer.gaps.begin(), answer.gaps.end());
   if (pending.missing_parts > 0 && --pending.missing_parts == 0) impl_->fix_answer(answer.token, now, out);
 }
 void StoreCore::part_narrow(const PartNarrow& narrow, Time, StoreActions&) { impl_->part_narrow(narrow); }

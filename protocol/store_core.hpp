@@ -55,7 +55,7 @@ struct StoreConfig {
   std::uint64_t slots_bytes = 0;
   std::uint64_t capacity_bytes = 0;             // payload; 0: only the arena limits
   AckLevel max_level = AckLevel::memory;
-  std::uint64_t window_bytes = 8ULL << 20;      // W: most open grants of one sender
+  std::uint64_t window_bytes = 8ULL << 20;      // W: most open grants of one sender, over all its pools; always one object
   Duration grant_base = 1 * kSecond;
   std::uint64_t least_rate = 64ULL << 20;       // bytes per second that a writer must reach
   std::uint32_t verify_sample = 256;            // 0: off; 1: every key
@@ -145,7 +145,7 @@ struct StoreActions {
   std::vector<std::pair<std::uint32_t, PartLookupAsk>> part_asks;                  // (partition, ask)
   std::vector<std::pair<std::uint32_t, PartLookupAnswer>> part_answers;            // (home partition, answer)
   std::vector<std::pair<std::uint32_t, PartNarrow>> part_narrows;
-  std::vector<std::pair<NamespaceId, PoolId>> conflicts;                           // one per conflicting key: for the registrar
+  std::vector<KeyConflict> conflicts;                                              // for the registrar: conflict_book.hpp
   std::vector<PersistOrder> persists;
   std::vector<ObjectEvent> events;                                                 // only while events are wanted
   void clear();

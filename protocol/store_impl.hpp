@@ -19,6 +19,7 @@
 namespace kvonce::protocol {
 
 inline constexpr std::uint32_t kRetryMs = 50;
+inline constexpr std::size_t kConflictKeysKnown = 16'384;
 
 /// A sender that wants to hear about one key.
 struct Waiter {
@@ -65,7 +66,7 @@ struct Lane {
   NamespaceId ns = 0;
   PoolId pool = 0;
   std::uint64_t open_bytes = 0;
-  std::uint64_t window = 0;
+  std::uint64_t window = 0;      // most of them: the pool's share. The sender's lanes together have the store's window_bytes
   std::deque<std::pair<std::uint32_t, std::uint64_t>> queue;  // (claim, birth)
 };
 
@@ -84,6 +85,8 @@ struct Sender {
   bool puts = true;
   std::uint32_t open_items = 0;
   ClientUse* use = nullptr;  // of its client
+  std::uint64_t open_bytes = 0;  // of all lanes
+  std::size_t turn = 0;          // the lane that is first to get what becomes free
   std::vector<Lane> lanes;
   std::vector<AttachPool> pools;
   StoreReply reply;
@@ -200,6 +203,7 @@ struct PendingLookup {
   std::uint32_t missing_parts = 0;
   std::vector<std::uint32_t> partitions;
   std::vector<PartPage> pages;  // by position; full_pools 0 and reason none where nothing was reported
+  std::vector<PartGap> gaps;
   std::vector<std::pair<std::uint64_t, std::uint64_t>> askers;  // (asker, token)
 };
 
@@ -265,6 +269,14 @@ struct StoreCore::Impl {
     friend auto operator<=>(const PoolAndEngine&, const PoolAndEngine&) = default;
   };
   std::map<PoolAndEngine, std::uint32_t> first_keys;
+  // Keys that were counted as conflicts, the newest kConflictKeysKnown of them: one counts once, whoever differs and how often.
+  struct KeyHash {
+    std::size_t operator()(const CanonicalKey& key) const noexcept {
+      return static_cast<std::size_t>(mix_page(key.ns, key.page) ^ (std::uint64_t{key.pool} << 32) ^ key.shard);
+    }
+  };
+  std::unordered_set<CanonicalKey, KeyHash> conflict_keys;
+  std::deque<CanonicalKey> conflict_order;
   std::map<std::uint32_t, bool> pools_verified;  // (ns << 16 | pool), announced at all -> a sample was compared
 
   std::unordered_map<std::uint64_t, Persist> persists;
@@ -333,6 +345,7 @@ struct StoreCore::Impl {
   void touch_chain(const PutBatch& batch);
   std::uint32_t new_claim(RecordId record, const PutItem& item, NamespaceId ns);
   bool is_sampled(EngineId engine, NamespaceId ns, const PutItem& item, const PageHash& page);
+  std::uint32_t grantable(std::uint32_t sender, std::uint32_t claim, std::uint64_t birth) const;
   void pump(std::uint32_t sender, Time now, StoreActions& out);
   bool grant(std::uint32_t claim, std::uint32_t waiter, Time now, StoreActions& out);
   bool promote(std::uint32_t claim, Time now, StoreActions& out);
@@ -353,6 +366,8 @@ struct StoreCore::Impl {
   void withdraw(const Withdraw& withdraw, Time now, StoreActions& out);
   void checksums(const ChecksumAnswers& answers, Time now, StoreActions& out);
   void compared(const Ask& ask, std::span<const std::uint64_t> sums, Time now, StoreActions& out);
+  bool note_conflict(const CanonicalKey& key);  // false: it was counted before
+  RankName name_of(std::uint32_t sender) const;
   void ask_checksum(const Waiter& waiter, Verdict verdict, NamespaceId ns, PoolId pool, std::uint32_t shard,
                     const PageHash& page, Epoch epoch, const Sample& sample, Time now);
   void want_level(const Waiter& waiter, Verdict verdict, RecordId record, MemberId member, NamespaceId ns, PoolId pool,
@@ -410,7 +425,9 @@ struct StoreCore::Impl {
   PartPage look_at(NamespaceId ns, const GroupInfo& group, std::uint32_t position, const PageHash& page, RecordId* record) const;
   void fix_answer(std::uint64_t lookup, Time now, StoreActions& out);
   void end_lookup(std::unordered_map<std::uint64_t, PendingLookup>::iterator at, Reason why, StoreActions& out);
-  void find_stops(const GroupInfo& group, const std::vector<PartPage>& pages, LookupAnswer& answer) const;
+  PartGap gap_of(NamespaceId ns, RecordId record, std::uint32_t position, PoolId pool) const;
+  void find_stops(const GroupInfo& group, const std::vector<PartPage>& pages, std::span<const PartGap> gaps, LookupAnswer& answer) const;
+  void name_gap(const GroupInfo& group, const std::vector<PartPage>& pages, std::span<const PartGap> gaps, LookupAnswer& answer) const;
   void limit_by_budget(const GroupInfo& group, EngineId engine, LookupAnswer& answer) const;
   std::uint64_t nominal_bytes(const GroupInfo& group, bool checkpoint) const;
   void part_narrow(const PartNarrow& narrow);

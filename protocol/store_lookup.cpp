@@ -84,6 +84,7 @@ void StoreCore::Impl::lookup(std::uint64_t asker, const LookupAsk& ask, Time now
   PartLookupAnswer found;
   part_lookup(mine, found);
   for (const PartPage& page : found.pages) pending.pages[page.position] = page;
+  pending.gaps = std::move(found.gaps);
   if (pending.missing_parts == 0) fix_answer(id, now, out);
 }
 
@@ -118,18 +119,14 @@ PartPage StoreCore::Impl::look_at(NamespaceId ns, const GroupInfo& group, std::u
   if (missing == 0) return view;
   // Which shard of the first missing pool, and whether it is on its way.
   view.missing_pool = static_cast<PoolId>(std::countr_zero(missing));
-  const PoolInfo* info = catalog.find_pool(ns, view.missing_pool);
+  view.missing_shard = gap_of(ns, *record, position, view.missing_pool).first_missing;
   bool any = false;
   bool writing = false;
-  std::vector<bool> there(info->shards.count());
   for (const MemberId m : index.members(*record)) {
     const auto member = index.member(m);
     if (member.state == MemberState::claimed) writing |= (group.every_page >> member.pool & 1U) != 0;
-    if (member.state != MemberState::published) continue;
-    any = true;
-    if (member.pool == view.missing_pool && member.shard < there.size()) there[member.shard] = true;
+    any |= member.state == MemberState::published;
   }
-  while (view.missing_shard + 1 < there.size() && there[view.missing_shard]) ++view.missing_shard;
   if (writing)
     view.reason = Reason::in_flight;
   else if (any)
@@ -137,6 +134,24 @@ PartPage StoreCore::Impl::look_at(NamespaceId ns, const GroupInfo& group, std::u
   else
     view.reason = ghost.contains(mix_page(ns, page)) ? Reason::evicted : Reason::absent;
   return view;
+}
+
+PartGap StoreCore::Impl::gap_of(NamespaceId ns, RecordId record, std::uint32_t position, PoolId pool) const {
+  const std::uint32_t shards = std::min(catalog.find_pool(ns, pool)->shards.count(), kMaxShardsPerPool);
+  std::uint64_t there[kMaxShardsPerPool / 64];
+  std::fill_n(there, (shards + 63) / 64, 0);
+  PartGap gap;
+  gap.position = position;
+  gap.pool = pool;
+  gap.missing_shards = shards;
+  for (const MemberId m : index.members(record)) {
+    const auto member = index.member(m);
+    if (member.state != MemberState::published || member.pool != pool || member.shard >= shards) continue;
+    there[member.shard / 64] |= std::uint64_t{1} << (member.shard % 64);
+    --gap.missing_shards;
+  }
+  while (gap.first_missing + 1 < shards && (there[gap.first_missing / 64] >> (gap.first_missing % 64) & 1U) != 0) ++gap.first_missing;
+  return gap;
 }
 
 /// Reports this partition's pages up to the first that cannot be part of the prefix, and pins them.
@@ -151,6 +166,11 @@ void StoreCore::Impl::part_lookup(const PartLookupAsk& ask, PartLookupAnswer& an
   if (ask.lease) {
     lease = &part_leases[ask.lease];
     lease->pages.reserve(count);
+  }
+  std::uint64_t in_parts = 0;  // trailing pools that a page can have in part
+  for (std::uint64_t left = group->trailing; left != 0; left &= left - 1) {
+    const auto pool = static_cast<PoolId>(std::countr_zero(left));
+    if (catalog.find_pool(group->ns, pool)->shards.count() > 1) in_parts |= std::uint64_t{1} << pool;
   }
   for (std::size_t i = 0; i < count && i < kPrefetchAhead; ++i) index.prefetch(group->ns, ask.pages[i]);
   for (std::size_t i = 0; i < count; ++i) {
@@ -167,10 +187,66 @@ void StoreCore::Impl::part_lookup(const PartLookupAsk& ask, PartLookupAnswer& an
     }
     answer.pages.push_back(view);
     if (view.reason != Reason::none) break;
+    // Most pages have no checkpoint at all: their members, each a cache miss, are not looked at.
+    const std::uint64_t lacking = in_parts & ~view.full_pools;
+    if (lacking != 0 && order.has_checkpoint(record))
+      for (std::uint64_t left = lacking; left != 0; left &= left - 1)
+        answer.gaps.push_back(gap_of(group->ns, record, ask.positions[i], static_cast<PoolId>(std::countr_zero(left))));
   }
 }
 
-void StoreCore::Impl::find_stops(const GroupInfo& group, const std::vector<PartPage>& pages, LookupAnswer& answer) const {
+/// Which pool and shard keep the stop behind the restorable prefix that is nearest to being legal from it.
+void StoreCore::Impl::name_gap(const GroupInfo& group, const std::vector<PartPage>& pages, std::span<const PartGap> gaps,
+                               LookupAnswer& answer) const {
+  struct Needed {
+    PoolId pool;
+    std::uint32_t pages;   // before a stop
+    std::uint32_t shards;
+    std::uint64_t missing; // objects among those pages
+  };
+  std::vector<Needed> pools;
+  std::uint32_t from = answer.restorable_pages;
+  for (std::uint64_t left = group.trailing; left != 0; left &= left - 1) {
+    const auto pool = static_cast<PoolId>(std::countr_zero(left));
+    const PoolInfo* info = catalog.find_pool(group.ns, pool);
+    pools.push_back({pool, info->policy.trailing_pages, info->shards.count(), 0});
+    from = std::min(from, answer.restorable_pages + 1 - std::min<std::uint32_t>(answer.restorable_pages + 1, pools.back().pages));
+  }
+  const auto gap_at = [&](std::uint32_t page, PoolId pool) {
+    const auto at = std::lower_bound(gaps.begin(), gaps.end(), std::pair(page, pool),
+                                     [](const PartGap& gap, const auto& key) { return std::pair(gap.position, gap.pool) < key; });
+    return at != gaps.end() && at->position == page && at->pool == pool ? &*at : nullptr;
+  };
+  const auto missing_at = [&](std::uint32_t page, const Needed& needed) -> std::uint64_t {
+    if ((pages[page].full_pools >> needed.pool & 1U) != 0) return 0;
+    const PartGap* gap = gaps.empty() ? nullptr : gap_at(page, needed.pool);
+    return gap != nullptr ? gap->missing_shards : needed.shards;
+  };
+  std::uint32_t nearest = answer.restorable_pages + 1;
+  std::uint64_t fewest = ~std::uint64_t{0};
+  for (std::uint32_t page = from; page < answer.resident_pages && fewest > 1; ++page) {
+    std::uint64_t missing = 0;
+    for (Needed& needed : pools) {
+      needed.missing += missing_at(page, needed);
+      if (page >= from + needed.pages) needed.missing -= missing_at(page - needed.pages, needed);
+      missing += needed.missing;
+    }
+    if (page < answer.restorable_pages || missing >= fewest) continue;
+    fewest = missing;
+    nearest = page + 1;
+  }
+  for (const Needed& needed : pools)
+    for (std::uint32_t page = nearest - std::min(nearest, needed.pages); page < nearest; ++page) {
+      if (missing_at(page, needed) == 0) continue;
+      answer.missing_pool = needed.pool;
+      const PartGap* gap = gap_at(page, needed.pool);
+      answer.missing_shard = gap != nullptr ? gap->first_missing : 0;
+      return;
+    }
+}
+
+void StoreCore::Impl::find_stops(const GroupInfo& group, const std::vector<PartPage>& pages, std::span<const PartGap> gaps,
+                                 LookupAnswer& answer) const {
   std::uint32_t resident = 0;
   while (resident < pages.size() && pages[resident].reason == Reason::none &&
          (pages[resident].full_pools & group.every_page) == group.every_page)
@@ -204,7 +280,7 @@ void StoreCore::Impl::find_stops(const GroupInfo& group, const std::vector<PartP
       const bool writing = std::any_of(pages.begin() + answer.restorable_pages, pages.begin() + resident,
                                        [](const PartPage& page) { return page.checkpoint_in_flight; });
       answer.reason = writing ? Reason::in_flight : Reason::group_incomplete;
-      answer.missing_pool = static_cast<PoolId>(std::countr_zero(group.trailing));
+      if (!writing && group.trailing != 0) name_gap(group, pages, gaps, answer);
     } else {
       answer.first_missing = resident;
       answer.reason = missing.reason;
@@ -270,7 +346,10 @@ void StoreCore::Impl::fix_answer(std::uint64_t id, Time now, StoreActions& out) 
   pending_lookups.erase(id);
   const GroupInfo& group = *catalog.find_group(pending.ask.group);
   LookupAnswer answer;
-  find_stops(group, pending.pages, answer);
+  if (config.partitions > 1)
+    std::sort(pending.gaps.begin(), pending.gaps.end(),
+              [](const PartGap& a, const PartGap& b) { return std::pair(a.position, a.pool) < std::pair(b.position, b.pool); });
+  find_stops(group, pending.pages, pending.gaps, answer);
   if (!pending.ask.probe) limit_by_budget(group, pending.ask.engine, answer);
   for (std::uint64_t left = group.optional_pools; left != 0; left &= left - 1) {
     const auto pool = static_cast<PoolId>(std::countr_zero(left));

@@ -82,9 +82,14 @@ void StoreCore::Impl::freed(NamespaceId ns) {
   const std::uint32_t first = std::uint32_t{ns} << 16;
   pools_verified.erase(pools_verified.lower_bound(first), pools_verified.upper_bound(first | 0xffffU));
   std::erase_if(first_keys, [&](const auto& entry) { return entry.first.pool >> 16 == ns; });
+  std::erase_if(conflict_keys, [&](const CanonicalKey& key) { return key.ns == ns; });
+  std::erase_if(conflict_order, [&](const CanonicalKey& key) { return key.ns == ns; });
   std::erase_if(live_ranks, [&](const auto& entry) { return entry.first >> 48 == ns; });
   for (Sender& sender : senders) {
-    std::erase_if(sender.lanes, [&](const Lane& lane) { return lane.ns == ns; });
+    std::erase_if(sender.lanes, [&](const Lane& lane) {
+      if (lane.ns == ns) sender.open_bytes -= lane.open_bytes;
+      return lane.ns == ns;
+    });
     std::erase_if(sender.pools, [&](const AttachPool& pool) { return pool.ns == ns; });
   }
   std::erase_if(sweeps, [&](const Sweep& sweep) { return sweep.what != Sweep::What::all && sweep.ns == ns && !sweep.answer; });

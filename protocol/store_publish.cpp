@@ -215,14 +215,32 @@ void StoreCore::Impl::compared(const Ask& ask, std::span<const std::uint64_t> su
     ++stats.divergent;  // two kernels may give two right answers
     return answer(ask.waiter, Verdict::already_stored, Reason::none);
   }
-  ++stats.conflicts;
-  out.conflicts.push_back({ask.ns, ask.pool});
+  const bool first = note_conflict(make_key({ask.ns, ask.pool, info->generation, ask.shard}, ask.page));
+  if (first) ++stats.conflicts;
+  const auto sample = samples.find(ask.epoch);
+  out.conflicts.push_back({ask.ns, ask.pool, first, name_of(sample == samples.end() ? kNone : sample->second.sender), name_of(ask.waiter.sender)});
   if (!config.demote) return answer(ask.waiter, ask.verdict, Reason::none);
   // Marks the epoch as unpublished by a difference, for the announcers whose answers are still to come.
   samples[ask.epoch] = Sample{0, kNone, kNever};
   remove_member(record, member, now, out);
   erase_if_empty(record);
   held.push_back({ask.waiter, ask.ns, ask.pool, now + config.conflict_hold});
+}
+
+bool StoreCore::Impl::note_conflict(const CanonicalKey& key) {
+  if (!conflict_keys.insert(key).second) return false;
+  conflict_order.push_back(key);
+  if (conflict_order.size() > kConflictKeysKnown) {
+    conflict_keys.erase(conflict_order.front());
+    conflict_order.pop_front();
+  }
+  return true;
+}
+
+RankName StoreCore::Impl::name_of(std::uint32_t sender) const {
+  if (sender == kNone) return {};
+  const auto process = processes.find(senders[sender].client);
+  return {senders[sender].id, process == processes.end() ? 0 : process->second.pid};
 }
 
 // -- withdrawals ---------------------------------------------------------------------------------------------------------

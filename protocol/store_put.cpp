@@ -254,24 +254,37 @@ bool StoreCore::Impl::is_sampled(EngineId engine, NamespaceId ns, const PutItem&
   return (mixed >> 20) % config.verify_sample == 0;
 }
 
+/// The place among the claim's waiters of one that may copy for it; kNone: nothing is to be granted to this sender.
+std::uint32_t StoreCore::Impl::grantable(std::uint32_t sender, std::uint32_t c, std::uint64_t birth) const {
+  const Claim& claim = claims[c];
+  if (!claim.in_use || claim.birth != birth || claim.record == kNone) return kNone;
+  if (!claim.grants.empty() && !config.faults.double_grant) return kNone;
+  for (std::uint32_t w = 0; w < claim.waiters.size(); ++w)
+    if (claim.waiters[w].sender == sender && !claim.waiters[w].cannot_copy) return w;
+  return kNone;
+}
+
 void StoreCore::Impl::pump(std::uint32_t sender, Time now, StoreActions& out) {
-  if (!senders[sender].in_use) return;
-  for (std::size_t l = 0; l < senders[sender].lanes.size(); ++l) {
-    Lane* lane = &senders[sender].lanes[l];
+  Sender& s = senders[sender];
+  if (!s.in_use) return;
+  const std::size_t first = s.turn < s.lanes.size() ? s.turn : 0;
+  for (std::size_t i = 0; i < s.lanes.size(); ++i) {
+    const std::size_t l = first + i < s.lanes.size() ? first + i : first + i - s.lanes.size();
+    Lane* lane = &s.lanes[l];
     const PoolInfo* info = catalog.find_pool(lane->ns, lane->pool);
     if (info == nullptr) continue;
+    bool granted = false;
     while (!lane->queue.empty() && (lane->open_bytes == 0 || lane->open_bytes + info->object_bytes <= lane->window)) {
       const auto [c, birth] = lane->queue.front();
+      const std::uint32_t w = grantable(sender, c, birth);
+      if (w != kNone && s.open_bytes != 0 && s.open_bytes + info->object_bytes > config.window_bytes) {
+        // What becomes free goes to the lane that has waited for it: large objects are not passed over by small ones for ever.
+        s.turn = granted ? l + 1 : l;
+        return;
+      }
       lane->queue.pop_front();
-      Claim& claim = claims[c];
-      if (!claim.in_use || claim.birth != birth || claim.record == kNone) continue;
-      if (!claim.grants.empty() && !config.faults.double_grant) continue;
-      for (std::uint32_t w = 0; w < claim.waiters.size(); ++w)
-        if (claim.waiters[w].sender == sender && !claim.waiters[w].cannot_copy) {
-          grant(c, w, now, out);
-          break;
-        }
-      lane = &senders[sender].lanes[l];
+      if (w != kNone) granted |= grant(c, w, now, out);
+      lane = &s.lanes[l];
     }
   }
 }
@@ -307,6 +320,7 @@ bool StoreCore::Impl::grant(std::uint32_t c, std::uint32_t w, Time now, StoreAct
   reserved_payload += shape->payload_bytes();
   reserved_slots += open.slot.bytes();
   lane(waiter.sender, claim.ns, claim.pool).open_bytes += shape->payload_bytes();
+  senders[waiter.sender].open_bytes += shape->payload_bytes();
   ++stats.granted_items;
   stats.granted_bytes += shape->payload_bytes();
   StoreReply& reply = reply_to(waiter.sender);
@@ -425,7 +439,9 @@ void StoreCore::Impl::release_grant(const OpenGrant& grant) {
   if (grant.sender == kNone) return;
   const PoolInfo* info = catalog.find_pool(grant.ns, grant.pool);
   Lane& own = lane(grant.sender, grant.ns, grant.pool);
-  own.open_bytes -= std::min(own.open_bytes, info->object_bytes);
+  const std::uint64_t bytes = std::min(own.open_bytes, info->object_bytes);
+  own.open_bytes -= bytes;
+  senders[grant.sender].open_bytes -= bytes;
 }
 
 void StoreCore::Impl::free_grant_slot(const OpenGrant& grant) {

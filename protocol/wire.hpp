@@ -128,6 +128,21 @@ struct ChecksumAnswers {
   std::vector<std::uint64_t> checksums;
 };
 
+/// A rank, as a store can name it.
+struct RankName {
+  SenderId sender = 0;    // 0: it has left
+  std::uint32_t pid = 0;  // of its process; 0: not known
+  friend bool operator==(const RankName&, const RankName&) = default;
+};
+/// Partition -> registrar: ranks of one engine announced different bytes under a sampled key.
+struct KeyConflict {
+  NamespaceId ns = 0;
+  PoolId pool = 0;
+  bool first_of_key = true;  // false: of this key it is known already, here is one more rank
+  RankName writer;           // whose bytes were stored
+  RankName differing;
+};
+
 // -- StoreActor -> PoolActor -------------------------------------------------------------------------------------------
 
 /// The right and the place to write one object.
@@ -206,6 +221,10 @@ struct LookupAnswer {
   // The first page that is not restorable, and why.
   std::uint32_t first_missing = 0;
   Reason reason = Reason::none;
+  // Of group_incomplete. A page that lacks an every-page pool: its first such pool by number, and the first shard that is not
+  // readable. Pages that go on without a further stop: of the stops behind the prefix the one that lacks the fewest objects of
+  // trailing pools (of equals the first) names the first pool that it lacks, and that pool's first missing shard on the first
+  // page where one is missing.
   PoolId missing_pool = 0;
   std::uint32_t missing_shard = 0;
   std::uint32_t retry_after_ms = 0;
@@ -233,10 +252,18 @@ struct PartPage {
   std::uint32_t missing_shard = 0;
   bool checkpoint_in_flight = false;  // a trailing pool of it is being written
 };
+/// A trailing pool that a page has in part.
+struct PartGap {
+  std::uint32_t position = 0;
+  PoolId pool = 0;
+  std::uint32_t missing_shards = 0;  // how many are not readable
+  std::uint32_t first_missing = 0;   // of them
+};
 struct PartLookupAnswer {
   std::uint64_t token = 0;
   std::uint32_t partition = 0;
   std::vector<PartPage> pages;
+  std::vector<PartGap> gaps;  // by position, then pool; a required trailing pool that is neither full nor here lacks all shards
 };
 /// Home -> other partitions: keep only this of the lease (pages below `stop`, trailing pools of `stops`). stop 0 = release.
 struct PartNarrow {

@@ -85,7 +85,8 @@ struct RuntimeConfig {
   bool checksums = true;
 
   // -- puts ----------------------------------------------------------------------------------------------------------
-  /// Most bytes of open grants of one rank: 64 KiB to 1 GiB.
+  /// Most bytes of open grants of one rank in one partition, over all its pools, but always one object: 64 KiB to 1 GiB. What
+  /// a rank takes over from one that has failed comes on top.
   std::uint64_t window_bytes = 8ULL << 20;
   /// A grant passes on to the next waiter after grant_base + bytes / least_rate. 1 ms to 1 h; 1 KiB/s to 1 TiB/s.
   std::chrono::milliseconds grant_base{1'000};

@@ -541,12 +541,14 @@ typedef struct kvonce_lookup_result {
   uint32_t every_stop;       /* 1: each length up to restorable_pages is legal */
   uint32_t first_missing;    /* the first page that is not restorable ... */
   uint32_t reason;           /* ... and why (kvonce_reason; 0: all are) */
-  uint32_t missing_shard;    /* of group_incomplete, as missing_pool */
+  uint32_t missing_shard;    /* of group_incomplete: the first shard of missing_pool that is not readable */
   uint32_t retry_after_ms;   /* of busy */
   uint32_t reserved;
   uint64_t stop_count;             /* of kvonce_lookup_stops */
   uint64_t leased_stop_count;      /* of kvonce_lookup_leased_stops */
   uint64_t optional_missing_count; /* of kvonce_lookup_optional_missing */
+  /* Of group_incomplete: what that page lacks. Where the pages go on but no stop does: what the stop lacks, of those behind the
+   * prefix, that lacks the fewest objects of trailing pools (of equals the first). */
   char missing_pool[KVONCE_NAME_BYTES];
 } kvonce_lookup_result;
 /* The answer, or why there is none (unknown group, store_lost, deadline). */

@@ -95,8 +95,10 @@ struct LookupResult {
   std::chrono::milliseconds lease_left{0};
   std::uint32_t first_missing = 0;           ///< the first page that is not restorable ...
   Reason reason = Reason::none;              ///< ... and why (none: all are)
-  std::string missing_pool;                  ///< of group_incomplete
-  std::uint32_t missing_shard = 0;
+  /// Of group_incomplete: what that page lacks. Where the pages go on but no stop does: what the stop lacks, of those behind
+  /// the prefix, that lacks the fewest objects of trailing pools (of equals the first).
+  std::string missing_pool;
+  std::uint32_t missing_shard = 0;           ///< the first shard of that pool that is not readable
   std::uint32_t retry_after_ms = 0;          ///< of busy
   std::vector<std::string> optional_missing; ///< optional pools that do not cover the whole prefix
 };

@@ -193,12 +193,13 @@ class Lookup:
     @property
     def missing_pool(self) -> str:
         """
-        The pool that lacks it, where the reason is group_incomplete; else empty.
+        The pool that lacks it, where the reason is group_incomplete; else empty. Where the pages go on but no stop does: the
+        pool that keeps the stop from being legal, of those behind the prefix, that lacks the fewest objects (of equals the first).
         """
 
     @property
     def missing_shard(self) -> int:
-        """The shard of that pool."""
+        """The first shard of that pool that is not readable."""
 
     @property
     def retry_after(self) -> float:

@@ -243,8 +243,9 @@ void bind_results(nb::module_& module) {
           },
           nb::sig("def reason(self) -> str | None"), "Why it is not, one of kvonce.REASONS; None: all are.")
       .def_ro("missing_pool", &LookupResult::missing_pool,
-              "The pool that lacks it, where the reason is group_incomplete; else empty.")
-      .def_ro("missing_shard", &LookupResult::missing_shard, "The shard of that pool.")
+              "The pool that lacks it, where the reason is group_incomplete; else empty. Where the pages go on but no stop does: the\n"
+              "pool that keeps the stop from being legal, of those behind the prefix, that lacks the fewest objects (of equals the first).")
+      .def_ro("missing_shard", &LookupResult::missing_shard, "The first shard of that pool that is not readable.")
       .def_prop_ro(
           "retry_after", [](const LookupResult& r) { return r.retry_after_ms / 1e3; },
           "Seconds to wait, where the reason is busy.")

@@ -51,7 +51,7 @@ void for_each_message(F f) {
   answer.optional_missing = 6;
   f(answer);
   f(PartLookupAsk{1, 2, 3, 4, {5, 6}, {7}, {page(8)}});
-  f(PartLookupAnswer{1, 2, {{3, 4, Reason::evicted, 5, 6}}});
+  f(PartLookupAnswer{1, 2, {{3, 4, Reason::evicted, 5, 6}}, {{7, 8, 9, 10}, {11, 12, 13, 14}}});
   PartNarrow narrow;
   narrow.lease = {1, 2};
   narrow.stop = 3;
@@ -102,7 +102,7 @@ void for_each_message(F f) {
   f(NamespaceUseAsk{1});
   f(NamespaceUseAnswer{1, 2, {0, 1, 2}});
   f(NamespaceEmpty{1, 2});
-  f(Conflict{1, 2});
+  f(KeyConflict{1, 2, false, {3, 4}, {5, 6}});
   f(SenderGone{1});
   f(ClientGone{1});
 }

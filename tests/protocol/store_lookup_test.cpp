@@ -58,6 +58,62 @@ TEST_CASE_FIXTURE(Hybrid, "half a checkpoint is none") {
   CHECK(lookup(both, 0, 10).restorable_pages == 10);
 }
 
+TEST_CASE_FIXTURE(Hybrid, "a checkpoint that lacks one shard is named rather than pages that have none, by the shard that is not there") {
+  begin();
+  store_pages(0, 100);
+  checkpoint(9);
+  LookupAnswer answer = lookup(both, 0, 120);
+  CHECK(answer.reason == Reason::group_incomplete);
+  CHECK(answer.missing_shard == 0);  // behind page 9 no page has any
+  put(batch(a, state, 0, 59, 1));
+  put(batch(b, state, 1, 79, 1));
+  land_all();
+  answer = lookup(both, 0, 120);
+  CHECK(answer.restorable_pages == 10);
+  CHECK(answer.first_missing == 10);
+  CHECK(answer.reason == Reason::group_incomplete);
+  CHECK(answer.missing_pool == state);
+  CHECK(answer.missing_shard == 1);  // of page 59: page 79 lacks as many, but comes later
+  put(batch(b, state, 1, 59, 1));
+  land_all();
+  answer = lookup(both, 0, 120);
+  CHECK(answer.restorable_pages == 60);
+  CHECK(answer.missing_shard == 0);  // of page 79
+}
+
+TEST_CASE_FIXTURE(StoreFixture, "of several trailing pools the one is named that keeps the nearest stop from being legal") {
+  start();
+  const PoolId kv = pool("kv", 1, 4096);
+  const PoolId near = pool("window", 1, 256, HitPolicy::trailing(3));  // the lowest number, and there before most stops
+  const PoolId state = pool("state", 3, 8192, HitPolicy::trailing(1));
+  const GroupId all = group("g", {{"kv", {1, 1, 1}, {3, 1, 1}, HitPolicy::every_page(), false},
+                                  {"window", {1, 1, 1}, {3, 1, 1}, HitPolicy::trailing(3), false},
+                                  {"state", {3, 1, 1}, {3, 1, 1}, HitPolicy::trailing(1), false}});
+  std::vector<SenderId> ranks;
+  for (std::uint32_t r = 0; r < 3; ++r) ranks.push_back(rank(r, {{kv, 0}, {near, 0}, {state, r}}));
+  const auto store_at = [&](std::uint32_t r, PoolId of, std::uint64_t first, std::uint64_t count) {
+    put(batch(ranks[r], of, of == state ? r : 0, first, count));
+    land_all();
+  };
+  const auto named = [&](std::uint32_t pages) {
+    const LookupAnswer answer = lookup(all, 0, pages, nullptr, 1, true);
+    CHECK(answer.reason == Reason::group_incomplete);
+    return std::pair(answer.missing_pool, answer.missing_shard);
+  };
+  store_at(0, kv, 0, 40);
+  CHECK(named(40) == std::pair(near, 0U));  // nothing of any: the first page, which needs one of `window` and three of `state`
+  store_at(0, near, 0, 20);
+  CHECK(named(40) == std::pair(state, 0U));
+  store_at(0, state, 15, 1);
+  store_at(1, state, 15, 1);
+  CHECK(named(40) == std::pair(state, 2U));
+  for (std::uint32_t r = 0; r < 3; ++r) store_at(r, state, 20, 1);
+  CHECK(named(40) == std::pair(state, 2U));  // page 20 lacks one of `window`, page 15 one of `state`: the first
+  store_at(2, state, 15, 1);
+  CHECK(named(40) == std::pair(near, 0U));   // a stop behind page 15; page 20 has the state and lacks its own window
+  CHECK(lookup(all, 0, 40).restorable_pages == 16);
+}
+
 TEST_CASE_FIXTURE(Hybrid, "in flight, evicted and absent are told apart") {
   config.capacity_bytes = 20 * 4096;
   begin();

@@ -43,6 +43,66 @@ TEST_CASE_FIXTURE(StoreFixture, "one rank alone moves all, its grants refilled a
   CHECK(count(r, Verdict::stored) == 10);
 }
 
+TEST_CASE_FIXTURE(StoreFixture, "a rank's window is over all its pools, and what becomes free goes to the pool that waits") {
+  config.window_bytes = 4 * 4096;
+  start();
+  const PoolId kv = pool("kv", 1, 4096);
+  const PoolId keys = pool("keys", 1, 1024);
+  const SenderId r = rank(0, {{kv, 0}, {keys, 0}});
+  const SenderId other = rank(1, {{kv, 0}, {keys, 0}}, 2);
+  const auto open = [&](PoolId of) {
+    const std::uint64_t bytes = store->catalog().find_pool(ns, of)->object_bytes;
+    std::uint64_t grants = 0;
+    for (const Grant& grant : inbox[r].grants) grants += inbox[r].extents[grant.first_extent].bytes / 1024 == bytes / 1024 ? 1 : 0;
+    return grants;
+  };
+  put(batch(r, kv, 0, 0, 40));
+  put(batch(r, keys, 0, 0, 40));
+  CHECK(inbox[r].grants.size() == 4);
+  CHECK(open(kv) == 4);
+  report(r, GrantOutcome::landed, 1);
+  CHECK(open(kv) == 3);
+  CHECK(open(keys) == 4);
+  std::uint64_t most = 0;
+  while (report(r, GrantOutcome::landed, 1) == 1) {
+    most = std::max(most, open(kv) * 4096 + open(keys) * 1024);
+    if (count(r, Verdict::stored) != 30) continue;
+    std::size_t of_kv = 0;
+    for (std::uint64_t page = 0; page < 40; ++page) of_kv += readable(kv, 0, page) ? 1 : 0;
+    CHECK(of_kv >= 6);  // a fifth of 30 has as many bytes as the rest
+    CHECK(of_kv <= 24);
+  }
+  CHECK(most == config.window_bytes);
+  CHECK(count(r, Verdict::stored) == 80);
+  // Each rank has its own.
+  put(batch(r, kv, 0, 100, 8));
+  put(batch(other, keys, 0, 200, 4));
+  CHECK(inbox[other].grants.size() == 2);  // the live ranks' share
+  land_all();
+}
+
+TEST_CASE_FIXTURE(StoreFixture, "an object larger than the window is not passed over for ever by the small ones of another pool") {
+  config.window_bytes = 4 * 4096;
+  start();
+  const PoolId kv = pool("kv", 1, 4096);
+  const PoolId state = pool("state", 1, 65536);
+  const SenderId r = rank(0, {{kv, 0}, {state, 0}});
+  put(batch(r, kv, 0, 0, 40));
+  put(batch(r, state, 0, 0, 2));
+  CHECK(inbox[r].grants.size() == 4);
+  for (std::size_t left = 3; left > 0; --left) {
+    report(r, GrantOutcome::landed, 1);
+    CHECK(inbox[r].grants.size() == left);  // room is being made for it
+  }
+  report(r);
+  REQUIRE(inbox[r].grants.size() == 1);
+  report(r);
+  CHECK(readable(state, 0, 0));
+  CHECK(inbox[r].grants.size() == 4);  // and then it is the others' turn
+  land_all();
+  CHECK(count(r, Verdict::stored) == 42);
+}
+
 TEST_CASE_FIXTURE(StoreFixture, "of a put that is announced in many small messages a rank may copy its share of the whole at once") {
   start();
   const PoolId kv = pool("kv", 1, 4096, HitPolicy::every_page(), 2);

@@ -99,6 +99,45 @@ TEST_CASE_FIXTURE(Sampled, "a difference within one engine unpublishes the key; 
   CHECK(count(b, Verdict::conflict) == 0);
 }
 
+TEST_CASE_FIXTURE(Sampled, "one key counts as one conflict, however many ranks differ on it and however often") {
+  config.demote = false;
+  begin();
+  std::vector<SenderId> ranks;
+  for (std::uint64_t r = 0; r < 8; ++r) ranks.push_back(rank(r, {{kv, 0}}));
+  // The odd one is first, so that the seven others differ.
+  put(batch(ranks[0], kv, 0, 0, 2));
+  land_all();
+  for (std::size_t r = 1; r < 8; ++r) {
+    put(batch(ranks[r], kv, 0, 0, 1));
+    answer_asks(ranks[r], {43});
+    CHECK(count(ranks[r], Verdict::already_stored) == 1);
+  }
+  CHECK(store->stats().conflicts == 1);
+  REQUIRE(actions.conflicts.size() == 7);  // all are told to the registrar, for their names
+  CHECK(std::count_if(actions.conflicts.begin(), actions.conflicts.end(), [](const KeyConflict& c) { return c.first_of_key; }) == 1);
+  CHECK(actions.conflicts[6].writer == RankName{ranks[0], 0});
+  CHECK(actions.conflicts[6].differing == RankName{ranks[7], 0});
+  put(batch(ranks[1], kv, 0, 1, 1));
+  answer_asks(ranks[1], {43});
+  CHECK(store->stats().conflicts == 2);
+}
+
+TEST_CASE_FIXTURE(Sampled, "a key that was unpublished and differs again is still one conflict") {
+  begin();
+  const SenderId a = rank(0, {{kv, 0}});
+  const SenderId b = rank(1, {{kv, 0}});
+  for (int i = 0; i < 3; ++i) {
+    put(batch(a, kv, 0, 0, 1));
+    report(a);
+    put(batch(b, kv, 0, 0, 1));
+    answer_asks(b, {43});
+    CHECK_FALSE(readable(kv, 0, 0));
+    advance(config.conflict_hold + kSecond);
+  }
+  CHECK(count(b, Verdict::rejected, Reason::unverified) == 3);
+  CHECK(store->stats().conflicts == 1);
+}
+
 TEST_CASE_FIXTURE(Sampled, "a demoted pool redirects waits, held verdicts and new puts; its objects are gone") {
   begin();
   const SenderId a = rank(0, {{kv, 0}});

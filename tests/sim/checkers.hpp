@@ -118,6 +118,7 @@ class Checkers {
     ClientId client = 0;
     std::uint32_t claim = 0;
     std::uint32_t partition = 0;
+    std::uint64_t bytes = 0;
     Time at = 0;
     Time valid_until = 0;    // at the earliest
     Time patient_until = 0;  // at the latest: deadlines double with each promotion of a claim
@@ -188,13 +189,14 @@ class Checkers {
   void close_grant(GrantRecord& grant);
   void stop_waiting(const ItemName& name, const CanonicalKey& key);
   void check_progress(std::uint32_t partition, const CanonicalKey& key, KeyBook& book);
-  bool sender_writes(SenderId sender, NamespaceId ns, PoolId pool, Time* last) const;
+  bool sender_writes(SenderId sender, std::uint32_t partition, Time* last) const;
   void count_verdict(const ItemVerdict& verdict);
 
   // checkers_reads.cpp
   void on_lookup_answer(std::uint32_t partition, SenderId asker, const LookupAnswer& answer);
   void compare_with_model(std::uint32_t partition, const AskBook& book, const LookupAnswer& answer);
   void check_missing(std::uint32_t partition, const AskBook& book, const LookupAnswer& answer);
+  void check_missing_checkpoint(std::uint32_t partition, const AskBook& book, const LookupAnswer& answer);
   void check_same_request(const AskBook& book, const LookupAnswer& answer);
   void note_lease(const AskBook& book, const LookupAnswer& answer);
   bool full(std::uint32_t partition, NamespaceId ns, const PageHash& page, PoolId pool) const;
@@ -243,7 +245,7 @@ class Checkers {
   std::map<std::pair<std::uint32_t, SenderId>, std::vector<ItemName>> sender_items_;
   std::set<std::pair<std::uint32_t, SenderId>> connected_;
   std::vector<std::tuple<std::uint64_t, std::uint64_t, Epoch>> taints_;  // offset, bytes, newest epoch then
-  std::map<std::pair<SenderId, std::uint32_t>, Time> idle_since_;  // (sender, pool): its last grant ended
+  std::map<std::pair<SenderId, std::uint32_t>, Time> idle_since_;  // (sender, partition): its last grant ended
   std::vector<GrantRecord> landed_now_;                             // by the message that is being handled
   std::map<std::uint32_t, std::uint64_t> no_space_;    // by partition: the store's count
   std::map<std::uint32_t, Time> no_space_until_;       // when it was last seen to grow

@@ -88,7 +88,7 @@ void Checkers::close_grant(GrantRecord& grant) {
   KeyBook& book = keys_[grant.key];
   book.writing_until = std::max(book.writing_until, std::min(sim_.now(), grant.patient_until));
   std::erase(book.grants, grant.epoch);
-  idle_since_[{grant.name.sender, (std::uint32_t{grant.key.ns} << 16) | grant.key.pool}] = sim_.now();
+  idle_since_[{grant.name.sender, grant.partition}] = sim_.now();
 }
 
 void Checkers::before_results(std::uint32_t partition, const GrantResults& results) {
@@ -223,6 +223,15 @@ void Checkers::on_grant(std::uint32_t partition, SenderId sender, const Grant& g
   const auto* shape = node_->core(partition).catalog().shape(key.ns, key.pool);
   const std::uint64_t bytes = shape == nullptr ? 0 : shape->payload_bytes();
   granted_bytes_ += bytes;
+  record.bytes = bytes;
+  if (book.claim_grants == 0) {  // promotions do not look at the window
+    std::uint64_t open = 0;
+    for (const auto& [epoch, other] : grants_)
+      if (other.open && other.name.sender == sender && other.partition == partition) open += other.bytes;
+    if (open != 0 && open + bytes > sim_.knobs.store.window_bytes)
+      sim_.violate(8, text(key) + " was granted to a sender that then has " + std::to_string(open + bytes) +
+                          " bytes of open grants, its window is " + std::to_string(sim_.knobs.store.window_bytes));
+  }
   const Duration time = sim_.knobs.store.grant_base + bytes * kSecond / sim_.knobs.store.least_rate;
   // Deadlines double with promotions; the first one is what every grant has at least.
   const auto doublings = std::count_if(book.grants.begin(), book.grants.end(), [this](Epoch epoch) {
@@ -304,10 +313,10 @@ void Checkers::on_verdict(std::uint32_t partition, SenderId sender, const ItemVe
   stop_waiting(name, key);
 }
 
-bool Checkers::sender_writes(SenderId sender, NamespaceId ns, PoolId pool, Time* last) const {
+bool Checkers::sender_writes(SenderId sender, std::uint32_t partition, Time* last) const {
   for (const auto& [epoch, grant] : grants_)
-    if (grant.open && grant.name.sender == sender && grant.key.ns == ns && grant.key.pool == pool) return true;
-  const auto at = idle_since_.find({sender, (std::uint32_t{ns} << 16) | pool});
+    if (grant.open && grant.name.sender == sender && grant.partition == partition) return true;
+  const auto at = idle_since_.find({sender, partition});
   *last = at == idle_since_.end() ? 0 : at->second;
   return false;
 }
@@ -348,7 +357,7 @@ void Checkers::check_progress(std::uint32_t partition, const CanonicalKey& key, 
       return grants_.at(epoch).name.sender == w.name.sender;
     });
     Time idle = 0;
-    if (writes_it || sender_writes(w.name.sender, key.ns, key.pool, &idle)) continue;
+    if (writes_it || sender_writes(w.name.sender, partition, &idle)) continue;
     const Time since = std::max({w.since, written, idle});
     if (no_space_until_[partition] + patience >= sim_.now()) continue;  // nothing could be evicted for it just now
     if (sim_.now() - since > patience)

@@ -2,6 +2,7 @@
 //
 // Lookups and leases: no false miss (P5), right stops, equal answers for one request, leased pages stay.
 #include <algorithm>
+#include <set>
 
 #include "tests/sim/checkers.hpp"
 #include "tests/sim/store_node.hpp"
@@ -187,6 +188,8 @@ void Checkers::check_missing(std::uint32_t partition, const AskBook& book, const
             readable(partition, CanonicalKey{page, group->ns, answer.missing_pool, answer.missing_shard, info->generation},
                      nullptr))
           complain("the named shard is there");
+      } else {
+        check_missing_checkpoint(partition, book, answer);
       }
       break;
     case Reason::in_flight:
@@ -198,6 +201,35 @@ void Checkers::check_missing(std::uint32_t partition, const AskBook& book, const
     default:
       complain("that is no reason for a miss");
   }
+}
+
+// Of the stops behind the prefix the first of those that lack the fewest objects says what is missing.
+void Checkers::check_missing_checkpoint(std::uint32_t partition, const AskBook& book, const LookupAnswer& answer) {
+  const Catalog& catalog = node_->core(partition).catalog();
+  const GroupInfo* group = catalog.find_group(book.ask.group);
+  std::set<PoolId> trailing;
+  for (const GroupPool& pool : group->pools)
+    if (!pool.optional && catalog.find_pool(group->ns, pool.pool)->policy.is_trailing()) trailing.insert(pool.pool);
+  std::size_t fewest = ~std::size_t{0};
+  std::pair<PoolId, std::uint32_t> expected;
+  for (std::uint32_t stop = answer.restorable_pages + 1; stop <= answer.resident_pages; ++stop) {
+    std::vector<std::pair<PoolId, std::uint32_t>> missing;
+    for (const PoolId pool : trailing) {
+      const PoolInfo* info = catalog.find_pool(group->ns, pool);
+      for (std::uint32_t i = stop - std::min<std::uint32_t>(stop, info->policy.trailing_pages); i < stop; ++i)
+        for (std::uint32_t shard = 0; shard < info->shards.count(); ++shard)
+          if (!readable(partition, CanonicalKey{book.ask.pages[i], group->ns, pool, shard, info->generation}, nullptr))
+            missing.emplace_back(pool, shard);
+    }
+    if (missing.empty() || missing.size() >= fewest) continue;
+    fewest = missing.size();
+    expected = missing.front();
+  }
+  if (expected.second != 0) sim_.probes.hit(Probe::incomplete_checkpoint);
+  if (std::pair(answer.missing_pool, answer.missing_shard) != expected)
+    sim_.violate(5, "a lookup names pool " + std::to_string(answer.missing_pool) + " shard " + std::to_string(answer.missing_shard) +
+                        " as what the next checkpoint lacks, it is pool " + std::to_string(expected.first) + " shard " +
+                        std::to_string(expected.second));
 }
 
 void Checkers::check_same_request(const AskBook& book, const LookupAnswer& answer) {

@@ -45,6 +45,7 @@ constexpr std::array<ProbeInfo, kProbeCount> kInfos{{
     {"evicted answer", 100},
     {"absent answer", 20},
     {"group incomplete answer", 200},
+    {"incomplete checkpoint", 0},
     {"optional missing", 300},
     {"narrow", 200},
     {"release", 50},

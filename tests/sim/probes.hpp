@@ -50,6 +50,7 @@ enum class Probe : std::uint8_t {
   evicted_answer,
   absent_answer,
   incomplete_answer,
+  incomplete_checkpoint,
   optional_missing,
   narrow,
   release,

@@ -51,7 +51,7 @@ void StoreNode::start() {
   life_ = life;
   parts_.clear();
   parts_.resize(partitions());
-  conflicts_.clear();
+  conflicts_ = ConflictBook(sim_.knobs.store.conflict_limit);
   round_ = RetireRound(partitions(), sim_.faults.retire);
   openings_.clear();
   last_between_.assign(partitions(), std::vector<Time>(partitions(), 0));
@@ -204,11 +204,8 @@ void StoreNode::distribute(std::uint32_t partition, StoreActions& out) {
   for (auto& [to, narrow] : out.part_narrows)
     between(partition, to, "part narrow",
             [narrow](StoreCore& core, Time now, StoreActions& a) { core.part_narrow(narrow, now, a); });
-  for (const auto& [ns, pool] : out.conflicts) {
-    between(partition, 0, "conflict", [this, ns = ns, pool = pool](StoreCore&, Time, StoreActions&) {
-      on_conflict(ns, pool);
-    });
-  }
+  for (const KeyConflict& conflict : out.conflicts)
+    between(partition, 0, "conflict", [this, conflict](StoreCore&, Time, StoreActions&) { on_conflict(conflict); });
   for (const PersistOrder& order : out.persists) persist(partition, order);
 }
 

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "protocol/conflict_book.hpp"
 #include "protocol/retire_round.hpp"
 #include "protocol/store_core.hpp"
 #include "storage/arena.hpp"
@@ -147,7 +148,7 @@ class StoreNode {
   void deliver(std::uint32_t partition, Peer& peer, Action action);
   void between(std::uint32_t from, std::uint32_t to, const char* what, Message message);
   void spread(std::vector<CatalogUpdate> updates, std::function<void()> done);
-  void on_conflict(NamespaceId ns, PoolId pool);
+  void on_conflict(const KeyConflict& conflict);
   /// An opening at the registrar: of a namespace alone, or of one with pools and a group to be registered in it.
   struct Opening {
     Peer* peer = nullptr;
@@ -170,7 +171,7 @@ class StoreNode {
   std::vector<Part> parts_;
   std::vector<std::vector<Time>> last_between_;
   std::unordered_map<SenderId, Peer*> peers_;
-  std::map<std::pair<NamespaceId, PoolId>, std::uint32_t> conflicts_;
+  ConflictBook conflicts_;
   RetireRound round_;
   std::map<std::uint64_t, Opening> openings_;  // by number
   std::uint64_t last_opening_ = 0;

@@ -51,7 +51,7 @@ void StoreNode::open(Peer& peer, std::uint64_t token, const NamespaceAsk& ask, s
 void StoreNode::go_round() {
   while (auto step = round_.step(parts_[0].core->catalog())) {
     apply_here(step->updates);
-    if (step->freed) std::erase_if(conflicts_, [&](const auto& entry) { return entry.first.first == *step->freed; });
+    if (step->freed) conflicts_.forget(*step->freed);
     if (step->ask_use) ask_use(*step->ask_use);
     if (step->answers.empty()) {
       if (step->updates.empty()) continue;
@@ -171,15 +171,16 @@ void StoreNode::spread(std::vector<CatalogUpdate> updates, std::function<void()>
   }
 }
 
-void StoreNode::on_conflict(NamespaceId ns, PoolId pool) {
+void StoreNode::on_conflict(const KeyConflict& conflict) {
   sim_.probes.hit(Probe::conflict);
-  if (++conflicts_[{ns, pool}] < sim_.knobs.store.conflict_limit || !sim_.knobs.store.demote) return;
-  std::vector<CatalogUpdate> updates;
   StoreCore& core = *parts_[0].core;
-  core.catalog().demote(ns, pool, updates);
+  const auto found = conflicts_.add(conflict, core.catalog());
+  if (!found || !found->at_limit || !sim_.knobs.store.demote) return;
+  std::vector<CatalogUpdate> updates;
+  core.catalog().demote(conflict.ns, conflict.pool, updates);
   if (updates.empty()) return;
   sim_.probes.hit(Probe::demotion);
-  sim_.note("demote", ns, pool);
+  sim_.note("demote", conflict.ns, conflict.pool);
   for (const CatalogUpdate& update : updates) {
     checkers_.demoted(update);
     core.apply(update, sim_.now(), parts_[0].actions);
