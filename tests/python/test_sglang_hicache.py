@@ -74,9 +74,9 @@ class Waited(parts.Future):
         super().__init__(result, done=False)
         self.begun = threading.Event()
 
-    def wait(self, timeout=None):
+    def add_done_callback(self, callback):
+        super().add_done_callback(callback)
         self.begun.set()
-        return super().wait(timeout)
 
     def cancel(self):
         self.cancelled = True

@@ -31,7 +31,7 @@ _TELL_SECONDS = 5.0  # so often it is told that something is waited for
 _CLEAR_SECONDS = 5.0
 _REMAKE_SECONDS = 2.0  # after a registration that failed
 #: Why a lookup has no answer, by the error's reason.
-_NO_ANSWER = {"deadline": "slow_lookup", "store_lost": "no_store", "canceled": "cancelled"}
+_NO_ANSWER = {"deadline": "slow_lookup", "store_lost": "no_store"}
 #: Pools of which a prefix needs the last pages only.
 _TRAILING = ("mamba", "swa", "auxiliary_swa", "draft_swa")
 
@@ -83,7 +83,7 @@ class HostStore:
         self._mixed = False  # the engine may have pages of older weights
         self._changes = 0  # grows with every update
         self._stopped = False
-        self._waiting: dict[int, Any] = {}  # futures that calls wait for
+        self._waiting: dict[int, tuple[Any, threading.Event]] = {}  # futures that calls wait for
         self._breaker = Breaker(limit=1)
         self._releaser = Releaser(self._release_one)
         self._metrics = StorageMetrics()
@@ -124,9 +124,8 @@ class HostStore:
         """SGLang waits for the threads that call us, until it says off: all of them return at once."""
         with self._lock:
             self._stopped = on
-            waiting = list(self._waiting.values()) if on else []
-        for future in waiting:
-            future.cancel()
+            for _, woken in self._waiting.values() if on else ():
+                woken.set()
 
     def check_names(self) -> None:
         """Raises Refused for a draft's pool whose model is not known: told at once, not at each attempt to register."""
@@ -393,7 +392,7 @@ class HostStore:
             return None, "not_answering"
         try:
             timeout = self.settings.lookup_ms / 1000
-            found = self._await(group.lookup_async(page_hashes(keys), lease_time=_LEASE_SECONDS, timeout=timeout))
+            found = self._await(group.lookup_async(page_hashes(keys), lease_time=_LEASE_SECONDS, timeout=timeout), touches=False)
         except Exception as error:
             reason = getattr(error, "reason", "")
             if not reason:
@@ -401,6 +400,8 @@ class HostStore:
             if reason == "deadline":
                 self._breaker.late()
             return None, _NO_ANSWER.get(reason, reason)
+        if found is None:
+            return None, "cancelled"
         self._breaker.answered()
         if found.lease is not None:
             self._keep(keys, found.lease, found.lease_left, epoch)
@@ -410,18 +411,23 @@ class HostStore:
     def _probe(group: Any) -> Any:
         return group.lookup_async(bytes(32), probe=True, timeout=_PROBE_SECONDS)
 
-    def _await(self, future: Any) -> Any:
-        """The future's result, which comes by its own deadline. While SGLang stops the caller it is cancelled; it is waited for all
-        the same: until then the host pages are in use."""
+    def _await(self, future: Any, touches: bool = True) -> Any:
+        """The future's result, which comes by its own deadline; None: SGLang stops the caller. Then it is cancelled, and where it
+        touches host pages it is waited for all the same: until it has ended they are in use."""
+        woken = threading.Event()
         with self._lock:
-            self._waiting[id(future)] = future
-            stopped = self._stopped
+            self._waiting[id(future)] = (future, woken)
+            if self._stopped:
+                woken.set()
         try:
-            if stopped:
+            future.add_done_callback(lambda _: woken.set())
+            woken.wait()
+            if not future.done():
                 future.cancel()
+                if not touches:
+                    return None
             while not future.wait(_TELL_SECONDS):
-                if not future.done() and self._stopped:
-                    _log.error("kvonce: a copy of host pages has not ended; waiting for it")
+                _log.error("kvonce: a copy of host pages has not ended; waiting for it")
             return future.result(0.001)
         finally:
             with self._lock:
