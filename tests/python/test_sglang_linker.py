@@ -237,6 +237,7 @@ class Loads(parts.CoreCase, unittest.TestCase):
         core = self.core(group=Group(Found([2])), load_ms=1)
         stuck = Future(done=False)
         stuck.cancel = lambda: None  # a copy that has begun ends by itself
+        self.addCleanup(lambda: stuck.done() or stuck.settle(Result()))
         self.load_results = [stuck]
         with mock.patch.object(parts.load("loads"), "_CLOSE_SECONDS", 0.01), self.assertLogs("kvonce", "ERROR"):
             index = self.start(core)
@@ -335,6 +336,7 @@ class Offloads(parts.CoreCase, unittest.TestCase):
         self.assertTrue(self.wait_put(1))
         future = self.put[0][0]
         future.cancel = lambda: None  # a copy that has begun ends by itself
+        self.addCleanup(lambda: future.done() or future.settle(Result()))
         patches = [mock.patch.object(parts.load("core"), "_DRAIN_SECONDS", 0.01), mock.patch.object(parts.load("offloads"), "_TELL_SECONDS", 0.01)]
         for patch in patches:
             patch.start()
