@@ -15,6 +15,7 @@ PAGE = 16
 PROMPT = 200
 # On a machine with more processes than cores a lookup may wait for its turn.
 PATIENT = {"lookup_ms": 10_000, "load_ms": 60_000}
+PATIENT_HICACHE = {"lookup_ms": 2_500, "load_ms": 5_000, "put_ms": 5_000}  # as long as HiCache may wait
 
 
 def linker(store, linker="Linker", module="kvonce.sglang", **config):
@@ -28,7 +29,7 @@ def linker(store, linker="Linker", module="kvonce.sglang", **config):
 def hicache(store, interface_v1=1, layout="page_first", **config):
     """Arguments of an engine with HiCache's host pools and its storage on this store."""
     extra = {"backend_name": "kvonce", "module_path": "kvonce.sglang", "class_name": "HiCacheStorage", "interface_v1": interface_v1,
-             "prefetch_threshold": PAGE, "store": store.address, **PATIENT, **config}
+             "prefetch_threshold": PAGE, "store": store.address, **PATIENT_HICACHE, **config}
     return {
         "enable_hierarchical_cache": True, "hicache_ratio": 2, "hicache_write_policy": "write_through", "hicache_mem_layout": layout,
         "hicache_storage_backend": "dynamic", "hicache_storage_prefetch_policy": "wait_complete",
