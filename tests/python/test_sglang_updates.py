@@ -71,6 +71,7 @@ def engine_classes():
 
         def __init__(self, runner, tree):
             self.runner, self.tree = runner, tree
+            self.flush_cache = tree.reset
             self.memory_saver_adapter = types.SimpleNamespace(enabled=True)
 
         def update_weights_from_disk(self, request):

@@ -205,7 +205,8 @@ def _ended(kind: str, result: Any, args: tuple[Any, ...]) -> None:
             _state.open = kind == "begin"
         if _state.open:
             return
-        flush = good and any(getattr(arg, "flush_cache", False) for arg in args)
+        # Of the request, not of the object that is called, which has a function of that name.
+        flush = good and any(getattr(arg, "flush_cache", None) is True for arg in args[1:])
         if flush or _nothing_is_kept():
             _state.mixed = False
         clean = not _state.mixed
