@@ -9,7 +9,8 @@ Nothing here imports an engine, torch, or (before a connection is opened) the na
                         namespace=settings.namespace, tenant=settings.tenant)
     link = Connection(settings, engine_id="launch-7f3a", rank=0)              # survives the loss of the store
     epochs = Epochs(link, identity, build=make_group_and_pools, on_reset=settings.on_reset)
-    epoch = epochs.current()                                                  # None: no store now, all is a miss
+    epochs.wait(5.0)                                                          # at the start only: a thread registers
+    epoch = epochs.current()                                                  # never waits; None: not known now, all is a miss
     if epoch is not None:
         with epoch.hold():                                                    # rows of this moment go under this epoch
             epoch.built.rank.put(...)
