@@ -8,6 +8,7 @@ import engine_parts
 from sglang_parts import Future
 
 engine = engine_parts.load()
+unique = engine_parts.unique
 
 
 def load(name):
@@ -84,6 +85,11 @@ class BlockPool:
 
     def __init__(self, blocks=100):
         self.blocks = [Block(number) for number in range(blocks)]
+        self.empty()
+
+    def empty(self):
+        """The engine's own cache is emptied: another table takes the place of the old one."""
+        self.cached_block_hash_to_block = object()
 
     def touch(self, blocks):
         for block in blocks:

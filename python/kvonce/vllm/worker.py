@@ -4,16 +4,14 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from kvonce.engine import Counters, Epoch, Epochs, Settings
 
+from .guard import Failures
 from .messages import Done, Load, Results, Save, Step
-
-_log = logging.getLogger("kvonce")
 
 
 @dataclasses.dataclass
@@ -41,10 +39,13 @@ class WorkerSide:
     `epoch.built` has `rank` (kvonce.Rank) and `pools` (by key).
     """
 
-    def __init__(self, settings: Settings, epochs: Epochs | None, counters: Counters, refused: str = ""):
+    def __init__(
+        self, settings: Settings, epochs: Epochs | None, counters: Counters, refused: str = "", failures: Failures | None = None
+    ):
         self.settings = settings
         self.epochs = epochs
         self.counters = counters
+        self.failures = failures or Failures(counters)
         self._refused = refused
         self._updates = 0
         self._loads: list[Loading] = []
@@ -59,7 +60,7 @@ class WorkerSide:
 
     def begin(self, step: Step) -> None:
         """A step begins: which weights there are, which finished requests' blocks wait for their saves."""
-        self._updates = step.updates
+        self._updates = max(self._updates, step.updates)
         self._held.update(step.held)
 
     def start_loads(self, step: Step, after: Callable[[], bool] | None = None) -> None:
@@ -69,9 +70,16 @@ class WorkerSide:
                 cause = self._start_load(load, after)
             except Exception as error:
                 cause = getattr(error, "reason", "") or "error"
-                _log.warning("kvonce: a load could not be started: %s", error)
+                self.failures.tell("load", error)
             if cause:
                 self._end_load(load, cause)
+
+    def no_loads(self, step: Step) -> None:
+        """Starting went wrong: those that have not started have failed, so nobody waits for them."""
+        known = {loading.load.request for loading in self._loads} | self._received
+        for load in step.loads:
+            if load.request not in known:
+                self._end_load(load, "error")
 
     def _start_load(self, load: Load, after: Callable[[], bool] | None) -> str:
         if self.epochs is None:
@@ -103,11 +111,15 @@ class WorkerSide:
                 cause = self._start_save(save, step.epoch, after)
             except Exception as error:
                 cause = getattr(error, "reason", "") or "error"
-                self.counters.add("errors", 1, "put")
-                _log.warning("kvonce: a save could not be started: %s", error)
+                self.failures.tell("put", error)
             if cause:
-                self.counters.put(save.pages, {cause: save.pages})
-                self._done.jobs[save.job] = (1, 0)
+                self._end_save(save, False, {cause: save.pages})
+
+    def no_saves(self, step: Step) -> None:
+        """Starting went wrong: those that have not started are answered, so their blocks are not kept."""
+        for save in step.saves:
+            if save.job not in self._saves and save.job not in self._done.jobs:
+                self._end_save(save, False, {"error": save.pages})
 
     def _start_save(self, save: Save, value: str | None, after: Callable[[], bool] | None) -> str:
         if self.epochs is None:
@@ -137,15 +149,11 @@ class WorkerSide:
     def results(self) -> Results:
         """What ended since the last call. A load of weights that were replaced meanwhile has failed."""
         self._poll_saves()
-        running = []
-        for loading in self._loads:
-            if not loading.future.done():
-                running.append(loading)
-                continue
-            cause = self._load_cause(loading)
-            loading.epoch.release()
-            self._end_load(loading.load, cause)
-        self._loads = running
+        loads = [(loading, loading.future.done()) for loading in self._loads]
+        self._loads = [loading for loading, ended in loads if not ended]
+        for loading in [loading for loading, ended in loads if ended]:
+            self._end_load(loading.load, self._load_cause(loading))
+            self._let_go(loading.epoch)
         sent = {request for request in self._held if request not in self._saving}
         self._held -= sent
         results = Results(sent, self._received, self._failed)
@@ -155,15 +163,21 @@ class WorkerSide:
     def _load_cause(self, loading: Loading) -> str:
         try:
             result = loading.future.result()
+            ok, causes = result.ok, result.causes()
         except Exception as error:
             reason = getattr(error, "reason", "") or "error"
             return "slow_load" if reason == "deadline" else reason
         if loading.load.updates != self._updates:
             return "stale_epoch"
-        if result.ok:
+        if ok:
             return ""
-        causes = result.causes()
         return max(causes, key=causes.get) if causes else "error"
+
+    def _let_go(self, epoch: Epoch) -> None:
+        try:
+            epoch.release()
+        except Exception as error:
+            self.failures.tell("epoch", error)
 
     def _end_load(self, load: Load, cause: str) -> None:
         self._received.add(load.request)
@@ -173,23 +187,24 @@ class WorkerSide:
         else:
             self.counters.add("loaded_tokens", load.tokens)
 
+    def _end_save(self, save: Save, stored: bool, causes: dict[str, int]) -> None:
+        self._done.jobs[save.job] = (1, int(stored))
+        self.counters.put(save.pages, causes)
+
     def _poll_saves(self) -> None:
         for job, saving in [(job, saving) for job, saving in self._saves.items() if saving.future.done()]:
             del self._saves[job]
-            stored = False
-            try:
-                result = saving.future.result()
-                stored = result.ok
-                self.counters.put(saving.save.pages, result.causes())
-            except Exception as error:
-                reason = getattr(error, "reason", "") or "error"
-                self.counters.put(saving.save.pages, {reason: saving.save.pages})
-            saving.epoch.release()
             jobs = self._saving[saving.save.request]
             jobs.discard(job)
             if not jobs:
                 del self._saving[saving.save.request]
-            self._done.jobs[job] = (1, int(stored))
+            try:
+                result = saving.future.result()
+                stored, causes = result.ok, result.causes()
+            except Exception as error:
+                stored, causes = False, {getattr(error, "reason", "") or "error": saving.save.pages}
+            self._end_save(saving.save, stored, causes)
+            self._let_go(saving.epoch)
 
     def take_done(self) -> Done:
         """Save jobs that ended since the last call, for the scheduler."""
