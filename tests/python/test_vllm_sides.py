@@ -212,6 +212,12 @@ class Adapters(Case):
         self.answer(0)
         self.side.matched(request, 128)
         self.assertEqual(self.saved(request, computed=128), [])
+        # Nor behind them what the store has, and what is computed behind that.
+        request = self.request("a", inplace=True, tokens=300)
+        self.matched(request, 64, 2)
+        self.side.allocated(request, ([1, 2, 3, 4],), 64)
+        tables = {request.request_id: ([1, 2, 3, 4],)}
+        self.assertEqual(self.side.step(v.output({request.request_id: 128}, {request.request_id: 128}, tables)).saves, [])
         # Neither is what was computed behind them; even where the scheduler did not say that it had them.
         self.assertEqual(self.saved(self.request("a", inplace=True), computed=64), [])
         # What a request computes from its first token on is.

@@ -19,7 +19,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 )
 from vllm.logger import init_logger
 
-from kvonce.engine import Refused, Settings
+from kvonce.engine import Counters, Refused, Settings
 
 from .facts import facts_of, identity_of
 from .guard import Failures, guarded
@@ -320,6 +320,10 @@ class KvonceConnector(KVConnectorBase_V1, SupportsHMA):
 
     # -- worker --------------------------------------------------------------------------------------------------------
 
+    def _takes_no_part(self, *_: Any) -> None:
+        self._worker = WorkerSide(Settings(), None, Counters(), self._refused or "kvonce: a rank cannot start, see its log.")
+
+    @guarded(after=_takes_no_part)
     def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
         """The cache tensors of this rank: from here on it takes part."""
         if not self._refused:
@@ -335,14 +339,10 @@ class KvonceConnector(KVConnectorBase_V1, SupportsHMA):
             except Exception as error:
                 _log.exception("kvonce: cannot start")
                 self._refuse(f"kvonce: cannot start: {error}")
-        self._worker = self._make_worker()
-
-    def _make_worker(self) -> WorkerSide:
-        from kvonce.engine import Counters
-
         if self._store is None:
-            return WorkerSide(Settings(), None, Counters(), self._refused)
-        return WorkerSide(self._settings, self._store.epochs, self._store.counters, failures=self.failures)
+            self._takes_no_part()
+        else:
+            self._worker = WorkerSide(self._settings, self._store.epochs, self._store.counters, failures=self.failures)
 
     def _step(self) -> Step:
         return self._get_connector_metadata().step
