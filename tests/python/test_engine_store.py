@@ -47,14 +47,14 @@ class Process:
         return group, rank, rank.register_pool("kv", [kvonce.Component("kv", [rows])], shard=shard.index)
 
     def put(self, pages):
-        epoch = self.epochs.current()
+        epoch = self.epochs.wait(support.DEADLINE)
         with epoch.hold():
             group, rank, pool = epoch.built
             return rank.put(pages, {pool: range(len(pages))}).result(support.DEADLINE)
 
     def lookup(self, pages):
         """Restorable pages, or None while there is no store."""
-        epoch = self.epochs.current()
+        epoch = self.epochs.wait(support.DEADLINE) if self.link.connected else None
         return None if epoch is None else epoch.built[0].lookup(pages, probe=True).pages
 
     def close(self):
@@ -79,7 +79,7 @@ class RealStore(support.Case):
             self.assertEqual([rank.lookup(pages) for rank in ranks], [0, 0])
             self.assertTrue(ranks[1].put(pages).ok)
             self.assertEqual([rank.lookup(pages) for rank in ranks], [3, 3])
-            self.assertEqual(len({rank.epochs.current().value for rank in ranks}), 1)
+            self.assertEqual(len({rank.epochs.wait(support.DEADLINE).value for rank in ranks}), 1)
             # An engine that starts with the first weights finds theirs.
             self.assertEqual(self.start(store, 0).lookup(pages), 3)
 
@@ -87,7 +87,7 @@ class RealStore(support.Case):
         with support.own_store() as (_, store):
             rank = self.start(store, 0, 1)
             pages = support.pages(2)
-            old = rank.epochs.current()
+            old = rank.epochs.wait(support.DEADLINE)
             ready = kvonce.Event()
             with old.hold():
                 _, of_old, pool = old.built
@@ -132,7 +132,7 @@ class RealStore(support.Case):
             ranks = [self.start(store, rank) for rank in range(2)]
             for rank in ranks:
                 rank.epochs.update()
-            first = {rank.epochs.current().value for rank in ranks}
+            first = {rank.epochs.wait(support.DEADLINE).value for rank in ranks}
             process.kill()
             process.wait(support.DEADLINE)
             eventually(lambda: not any(rank.link.connected for rank in ranks))
@@ -147,8 +147,8 @@ class RealStore(support.Case):
             self.addCleanup(again.wait, support.DEADLINE)
             self.addCleanup(again.kill)
             for rank in ranks:
-                eventually(lambda rank=rank: rank.epochs.current() is not None)
-            second = {rank.epochs.current().value for rank in ranks}
+                eventually(lambda rank=rank: rank.epochs.wait(support.DEADLINE) is not None)
+            second = {rank.epochs.wait(support.DEADLINE).value for rank in ranks}
             self.assertEqual((len(first), len(second)), (1, 1))
             pages = support.pages(2)
             self.assertTrue(ranks[0].put(pages).ok)

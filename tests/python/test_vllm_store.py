@@ -66,12 +66,19 @@ class Engine:
 
     def __enter__(self):
         for store in self.stores:
-            assert store.link.wait(support.DEADLINE)
+            assert store.link.wait(support.DEADLINE) and store.epochs.wait(support.DEADLINE)
         return self
 
     def __exit__(self, *_):
         for store in self.stores:
             store.close()
+
+    def settle(self):
+        """Until all processes have registered the weights of this moment."""
+        value = self.store.epochs.wait(support.DEADLINE).value
+        for store in self.stores[:-1]:
+            store.epochs.at(value)
+            assert store.epochs.wait(support.DEADLINE)
 
     def step(self, output):
         """One step: (requests received by all ranks, those that failed on any)."""
@@ -204,6 +211,7 @@ class Trouble(Case):
             engine.compute(v.Request("r", 300), [[1, 2, 3, 4]])
             self.assertEqual(engine.matched(v.Request("before", 300)), (256, True))
             engine.side.reset()
+            engine.settle()
             self.assertEqual(engine.matched(v.Request("after", 300)), (0, False))
             engine.compute(v.Request("s", 300), [[5, 6, 7, 8]])
             self.assertEqual(engine.restore(v.Request("again", 300), [[9, 10, 11, 12]]), (256, False))

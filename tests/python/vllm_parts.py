@@ -148,7 +148,8 @@ def result(ok=True, causes=None):
 
 
 def epochs(build, store=None, **options):
-    """(runtime in memory, its epochs)."""
+    """(runtime in memory, its epochs, which settle in the call that asks for them)."""
+    options.setdefault("spawn", lambda settle: settle())
     runtime = engine_parts.MemoryRuntime(store or engine_parts.MemoryStore())
     identity = engine.Identity(model=engine.ModelIdentity("id:m"), dtype="bf16", page_tokens=64, layout="l")
     return runtime, engine.Epochs(engine_parts.Link(runtime), identity, build, **options)

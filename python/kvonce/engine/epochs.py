@@ -25,6 +25,10 @@ _log = logging.getLogger("kvonce")
 _RETRY_SECONDS = (0.05, 2.0)  # after a failure: first and longest pause
 
 
+def _on_a_thread(work: Callable[[], None]) -> None:
+    threading.Thread(target=work, name="kvonce-epoch", daemon=True).start()
+
+
 class Epoch:
     """One weight epoch and what the adapter built for it."""
 
@@ -65,7 +69,11 @@ class Epochs:
 
     `link`: has `runtime` (kvonce.Runtime, or None while there is none), `connected` and `incarnation` as the runtime;
     engine.Connection. `build(namespace)`: registers what the adapter needs and returns it; may raise.
-    `retire(built)`: takes it down (closes its rank), on a thread of its own, when the last holder let go.
+    `retire(built)`: takes it down (closes its rank), when the last holder let go.
+    `number`: updates that this engine had before, where the adapter has counted them. `spawn`: runs a function on a thread.
+
+    What asks the store (`build` and `retire` among it) runs on threads of its own: no call here but `wait` and `close` waits
+    for the store, and no lock is held meanwhile.
     """
 
     def __init__(
@@ -76,6 +84,8 @@ class Epochs:
         retire: Callable[[Any], None] | None = None,
         on_reset: str = "new",
         counters: Counters | None = None,
+        number: int = 0,
+        spawn: Callable[[Callable[[], None]], None] = _on_a_thread,
     ):
         self._link = link
         self._identity = identity
@@ -83,8 +93,10 @@ class Epochs:
         self._retire = retire
         self._on_reset = on_reset
         self._counters = counters
+        self._spawn = spawn
         self._lock = threading.RLock()
-        self._number = 0
+        self._changed = threading.Condition(self._lock)
+        self._number = number
         self._digest = ""  # of the current weights, where it is known
         self._told: str | None = None  # value that another process told
         self._epoch: Epoch | None = None
@@ -93,6 +105,7 @@ class Epochs:
         self._not_before = 0.0
         self._skip_reset = False
         self._closed = False
+        self._settling = False
         self._takedowns: list[threading.Thread] = []
         self._name = hashlib.sha256(identity.text().encode()).hexdigest()[:32]
 
@@ -111,10 +124,9 @@ class Epochs:
         return self._incarnation if epoch is not None and self._link.incarnation == self._incarnation else 0
 
     def current(self) -> Epoch | None:
-        """The epoch of this moment; None: not known now (no store is connected, or it refuses), so all is a miss.
-
-        Quick when nothing changed. After a change it registers and builds, some round trips to the store; after a failure
-        it answers None at once for a while. Never raises what the store or `build` raises: it is logged.
+        """The epoch of this moment; None: not known now (no store is connected, it has not answered yet, or it refuses), so all
+        is a miss. Never waits: what has to be asked and registered after a change is done by a thread, after a failure again
+        when a while has passed. Never raises what the store or `build` raises: it is logged.
         """
         epoch = self._epoch
         if not self._link.connected:
@@ -122,7 +134,19 @@ class Epochs:
         if epoch is not None and epoch._retired is False and self._incarnation == self._link.incarnation:
             return epoch
         with self._lock:
-            return self._settle()
+            return self._now()
+
+    def wait(self, timeout: float) -> Epoch | None:
+        """As current, after at most so many seconds: at an engine's start, so that its first requests are served too."""
+        end = time.monotonic() + timeout
+        with self._lock:
+            while (epoch := self._now()) is None:
+                left = end - time.monotonic()
+                if left <= 0 or self._closed:
+                    return None
+                # A connection that comes tells nobody here, and a failure is tried again when its pause is over.
+                self._changed.wait(min(left, 0.02))
+            return epoch
 
     def update(self, why: str = "update", digest: str = "", covers_next_reset: bool = False) -> None:
         """New weights are, or are about to be, in place: nothing stored before is found from now on.
@@ -163,7 +187,7 @@ class Epochs:
                 self._told, self._not_before = value, 0.0
                 if self._epoch is not None and self._epoch.value != value:
                     self._drop()
-            return self.current()
+            return self._now()
 
     def close(self, timeout: float = 5.0) -> None:
         """Takes everything down; waits no longer than `timeout` seconds for what others still hold."""
@@ -171,38 +195,89 @@ class Epochs:
         with self._lock:
             self._closed = True
             self._drop()
-        for thread in list(self._takedowns):
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: not self._settling, timeout)  # what it has begun to build, it takes down
+            takedowns = list(self._takedowns)
+        for thread in takedowns:
             thread.join(max(0.0, end - time.monotonic()))
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
-    def _settle(self) -> Epoch | None:
-        runtime = self._link.runtime
-        if self._closed or runtime is None or not self._link.connected or time.monotonic() < self._not_before:
+    def _now(self) -> Epoch | None:
+        """As current, under the lock: what needs no answer of the store is settled at once, for the rest a thread is started."""
+        epoch = self._epoch
+        if self._closed or self._link.runtime is None or not self._link.connected:
             return None
-        try:
-            incarnation = self._link.incarnation
-            value = self._told if self._told is not None else self._value(runtime)
-            if self._epoch is None or self._epoch.value != value:
-                self._drop()
-                namespace = runtime.namespace(self._identity.text(value))
-                self._epoch = Epoch(self, value, namespace, self._build(namespace))
+        incarnation = self._link.incarnation
+        if epoch is not None and self._incarnation == incarnation:
+            return epoch
+        value = self._known_value()
+        if epoch is not None and value is not None and epoch.value == value:
             self._incarnation = incarnation
-            self._pause = _RETRY_SECONDS[0]
-            return self._epoch
-        except Exception as error:  # a miss, whatever it is: the engine goes on
-            if self._pause == _RETRY_SECONDS[0]:
-                _log.warning("kvonce: cannot register with the store, all is a miss until that works: %s", error)
-            if self._counters:
-                self._counters.add("errors", 1, "epoch")
-            self._not_before = time.monotonic() + self._pause
-            self._pause = min(self._pause * 2, _RETRY_SECONDS[1])
-            return None
+            return epoch
+        if not self._settling and time.monotonic() >= self._not_before:
+            self._settling = True
+            try:
+                self._spawn(self._settle)
+            except RuntimeError as error:  # no more threads for now
+                self._settling = False
+                self._failed(error)
+        return self._epoch if self._incarnation == incarnation else None
 
-    def _value(self, runtime: Any) -> str:
-        if self._number == 0:
-            return ""
-        return self._digest or "random:" + bytes(runtime.epoch(f"{self._name}:{self._number}")).hex()
+    def _known_value(self) -> str | None:
+        """The current epoch's value; None: the store has to be asked."""
+        if self._told is not None:
+            return self._told
+        return "" if self._number == 0 else self._digest or None
+
+    def _settle(self) -> None:
+        """The thread: asks and builds until that is of the newest weights, or fails."""
+        while True:
+            with self._lock:
+                runtime, incarnation = self._link.runtime, self._link.incarnation
+                wanted, value, old = self._wanted(), self._known_value(), self._epoch
+                if self._closed or runtime is None or not self._link.connected:
+                    self._settling = False
+                    self._changed.notify_all()
+                    return
+            made, error = None, None
+            try:
+                if value is None:
+                    value = "random:" + bytes(runtime.epoch(f"{self._name}:{wanted[0]}")).hex()
+                if old is None or old.value != value:
+                    namespace = runtime.namespace(self._identity.text(value))
+                    made = Epoch(self, value, namespace, self._build(namespace))
+            except Exception as raised:  # a miss, whatever it is: the engine goes on
+                error = raised
+            with self._lock:
+                late = wanted != self._wanted() or self._epoch is not old
+                if made is not None and (late or self._closed):
+                    made._retired = True
+                    self._take_down(made)
+                if late and not self._closed:
+                    continue
+                if error is not None:
+                    self._failed(error)
+                elif not self._closed:
+                    if made is not None:
+                        self._drop()
+                        self._epoch = made
+                    self._incarnation = incarnation
+                    self._pause = _RETRY_SECONDS[0]
+                self._settling = False
+                self._changed.notify_all()
+                return
+
+    def _wanted(self) -> tuple[int, str, str | None]:
+        return self._number, self._digest, self._told
+
+    def _failed(self, error: Exception) -> None:
+        if self._pause == _RETRY_SECONDS[0]:
+            _log.warning("kvonce: cannot register with the store, all is a miss until that works: %s", error)
+        if self._counters:
+            self._counters.add("errors", 1, "epoch")
+        self._not_before = time.monotonic() + self._pause
+        self._pause = min(self._pause * 2, _RETRY_SECONDS[1])
 
     def _drop(self) -> None:
         epoch, self._epoch = self._epoch, None
