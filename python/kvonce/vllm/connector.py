@@ -35,6 +35,7 @@ _log = init_logger(__name__)
 #: Keys of the extra config that vLLM itself puts or reads there.
 ENGINE_KEYS = frozenset({"enable_cross_layers_blocks", "kv_connector_priority"})
 CLOSE_SECONDS = 5.0
+START_SECONDS = 5.0  # the engine's start waits so long for the store to register it
 
 
 def _logging_as_the_engine() -> None:
@@ -123,7 +124,9 @@ class KvonceConnector(KVConnectorBase_V1, SupportsHMA):
             self._store.cause,
             bool(events is not None and events.enable_kv_cache_events),
             failures=self.failures,
+            connected=lambda: self._store.link.connected,
         )
+        self._store.settle(START_SECONDS)
         _log.info(
             "kvonce: pages of %d tokens; pools %s; store %s, role %s",
             self._plan.page_tokens,
@@ -342,7 +345,11 @@ class KvonceConnector(KVConnectorBase_V1, SupportsHMA):
         if self._store is None:
             self._takes_no_part()
         else:
-            self._worker = WorkerSide(self._settings, self._store.epochs, self._store.counters, failures=self.failures)
+            store = self._store
+            self._worker = WorkerSide(
+                self._settings, store.epochs, store.counters, failures=self.failures, connected=lambda: store.link.connected
+            )
+            store.settle(START_SECONDS)
 
     def _step(self) -> Step:
         return self._get_connector_metadata().step

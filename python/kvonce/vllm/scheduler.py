@@ -33,7 +33,8 @@ NO_CACHE = object()
 class SchedulerSide:
     """One per engine. All calls on the scheduler's thread.
 
-    release(lease): gives a lease back; never raises. ranks: rank processes that answer each save.
+    release(lease): gives a lease back; never raises. ranks: rank processes that answer each save. connected: whether a store
+    answers, for the causes of misses.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class SchedulerSide:
         events: bool = False,
         adapters: Adapters | None = None,
         failures: Failures | None = None,
+        connected: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
     ):
         self.plan = plan
@@ -59,6 +61,7 @@ class SchedulerSide:
         self._release = release
         self._ranks = ranks
         self._cause = cause
+        self._connected = connected
         self._clock = clock
         self._events_on = events
         self._adapters = adapters or Adapters()
@@ -166,7 +169,7 @@ class SchedulerSide:
         epoch = self.epochs.current()
         if epoch is None:
             self._drop(tracked)
-            self._count(tracked, limit * page - computed, 0, "no_store")
+            self._count(tracked, limit * page - computed, 0, self._no_epoch())
             return 0, False
         answer = self._answer(tracked, epoch, limit, computed)
         if answer is None:
@@ -177,6 +180,9 @@ class SchedulerSide:
             return 0, False
         answer.start = computed
         return tokens, True
+
+    def _no_epoch(self) -> str:
+        return "no_epoch" if self._connected() else "no_store"
 
     def _answer(self, tracked: Tracked, epoch: Epoch, limit: int, computed: int) -> Answer | None:
         now = self._clock()
@@ -439,7 +445,7 @@ class SchedulerSide:
 
     def _save(self, tracked: Tracked, name: str, ready: int, computed: int, tables: Any, offers: dict, step: Step) -> None:
         if step.epoch is None:  # offered again in a later step
-            self.counters.add("skipped_pages", max(0, ready - tracked.skipped), "no_store")
+            self.counters.add("skipped_pages", max(0, ready - tracked.skipped), self._no_epoch())
             tracked.skipped = max(ready, tracked.skipped)
             return
         first = tracked.next_page
