@@ -55,6 +55,7 @@ class Bench:
         epochs = Epochs(self.link, identity, build=lambda _: self.built[0])
         self.core = LinkerCore(
             self.views, layers, PAGE_TOKENS, self.settings, self.counters, link=self.link, epochs=epochs)
+        self.core.settle(60)
         state = [-1] * (pages - 1) + [3]
         for built in self.built:
             put = built.rank.put(bytes.fromhex("".join(self.keys)), {built.pools["kv"]: self.slots, built.pools["mamba"]: state})
@@ -91,15 +92,17 @@ class Bench:
         calls = []
         counter = self.core.layer_done_counter
         loader = Loader(
-            counter, load_seconds=10.0, page_tokens=PAGE_TOKENS, issue=lambda *call: calls.append(call) or Done(), renew=lambda *_: None,
-            release=lambda *_: None, counters=self.counters)
+            counter, load_seconds=10.0, page_tokens=PAGE_TOKENS, issue=lambda *call: calls.append(call) or Done(), gate=self.core.make_gate,
+            renew=lambda *_: None, release=lambda *_: None, counters=self.counters)
         self.core.lookup(f"restore {n}", [transfer("kv", self.keys), transfer("mamba", self.keys[-1:])])
         answer = self.core._book.take(f"restore {n}")
         asked = [transfer("kv", self.keys, self.slots), transfer("mamba", self.keys[-1:], [3])]
         index = counter.update_producer()
         epoch = self.core.epochs.current()
+        loader._waiting.add(index)
         began = time.perf_counter()
         job = LoadJob("r", resolve(self.views, asked, partial=True), answer)
+        loader.accept(job)
         loader._batch(index, [job], epoch)
         took = time.perf_counter() - began
         assert counter.finish(index) and calls

@@ -2,6 +2,7 @@
 """kvonce.sglang's parts for tests that need no SGLang and no native library: transfers, pools and a store in memory."""
 
 import importlib
+import logging
 import threading
 import types
 
@@ -30,6 +31,7 @@ class Future:
 
     def __init__(self, result=None, done=True):
         self._result = result
+        self._error = None
         self._done = threading.Event()
         self._callbacks = []
         self.cancelled = False
@@ -42,6 +44,11 @@ class Future:
         for callback in self._callbacks:
             callback(self)
 
+    def fail(self, error):
+        """Settles it with an exception."""
+        self._error = error
+        self.settle(None)
+
     def done(self):
         return self._done.is_set()
 
@@ -50,6 +57,8 @@ class Future:
 
     def result(self, timeout=None):
         assert self._done.wait(timeout)
+        if self._error is not None:
+            raise self._error
         return self._result
 
     def cancel(self):
@@ -97,6 +106,8 @@ class Group:
     def __init__(self, *answers):
         self.answers = list(answers)
         self.asked = []
+        self.probes = []
+        self.probed = Future(done=False)
 
     def lookup(self, pages, request_id="", probe=False, lease_time=0.0, timeout=5.0):
         self.asked.append((bytes(pages), request_id))
@@ -104,6 +115,23 @@ class Group:
         if isinstance(answer, Exception):
             raise answer
         return answer
+
+    def lookup_async(self, pages, probe=False, timeout=5.0):
+        self.probes.append(bytes(pages))
+        return self.probed
+
+
+class Gate:
+    """As kvonce.Event: what a load waits for."""
+
+    def __init__(self):
+        self.fired = threading.Event()
+
+    def signal(self):
+        self.fired.set()
+
+    def ready(self):
+        return self.fired.is_set()
 
 
 class Epoch:
@@ -130,7 +158,14 @@ class Epochs:
         self.resets = 0
         self.updates = 0
 
+    @property
+    def number(self):
+        return self.updates
+
     def current(self):
+        return self.epoch
+
+    def wait(self, timeout):
         return self.epoch
 
     def update(self, why="update", digest="", covers_next_reset=False):
@@ -149,6 +184,7 @@ class Link:
 
     def __init__(self, connected=True):
         self.connected = connected
+        self.incarnation = 1 if connected else 0
         self.released = []
         self.changed = threading.Condition()
         self.runtime = types.SimpleNamespace(release=self._release)
@@ -178,14 +214,18 @@ class CoreCase:
     def core(self, *, group=None, views=None, epochs=None, link=None, refusal="", num_layers=3, clock=None, **settings):
         core_module = load("core")
         case = self
-        case.issued, case.put = [], []
+        case.issued, case.put, case.loads = [], [], []
         case.over = False  # the test is: puts settle themselves
         case.load_results = []
 
         class Core(core_module.LinkerCore):
-            def issue_load(self, epoch, lease, pages, rows, begin, end, timeout):
+            def make_gate(self):
+                return Gate()
+
+            def issue_load(self, epoch, lease, pages, rows, begin, end, timeout, after=None):
                 future = case.load_results.pop(0) if case.load_results else Future(Result())
                 case.issued.append((lease, {name: list(slots) for name, slots in rows.items()}, begin, end))
+                case.loads.append((future, after))
                 return future
 
             def issue_put(self, epoch, pages, rows, parent, depth, ready):
@@ -215,6 +255,10 @@ class CoreCase:
         case.addCleanup(core.close)
         case.addCleanup(case.settle_puts, case.put)
         return core
+
+    def records(self):
+        """What kvonce has logged so far within assertLogs."""
+        return [record for handler in logging.getLogger("kvonce").handlers for record in getattr(getattr(handler, "watcher", None), "records", ())]
 
     def settle_puts(self, puts):
         self.over = True

@@ -3,6 +3,7 @@
 
 import enum
 import sys
+import threading
 import types
 import unittest
 
@@ -36,28 +37,77 @@ class MemoryGroup:
     """A page group over sets of (pool, shard, page)."""
 
     def __init__(self, have, lease="lease"):
-        self.have, self.lease, self.asked = have, lease, 0
+        self.have, self.lease, self.asked, self.probes, self.timeouts = have, lease, 0, 0, []
+        self.answers, self.probed = True, parts.Future(done=False)
 
     def exists(self, pool, shard, pages):
         return bytes(int((pool, shard, pages[i : i + 32]) in self.have) for i in range(0, len(pages), 32))
 
-    def lookup(self, pages, request_id="", probe=False, lease_time=0.0, timeout=5.0):
+    def lookup_async(self, pages, request_id="", probe=False, lease_time=0.0, timeout=5.0):
+        if probe:
+            self.probes += 1
+            return self.probed
+        self.timeouts.append(timeout)
+        return parts.Future(self.found(pages)) if self.answers else self.late()
+
+    def late(self):
+        self.asked += 1
+        future = parts.Future(done=False)
+        future.fail(Slow())
+        return future
+
+    def found(self, pages):
         self.asked += 1
         there = self.exists("kv", 0, pages)
         n = there.find(0) if 0 in there else len(there)
         return types.SimpleNamespace(resident_pages=n, lease=self.lease if n else None, lease_left=20.0, reason=None if n else "absent")
 
 
+class Slow(Exception):
+    reason = "deadline"
+
+
+class Waited(parts.Future):
+    """A future that the test settles; `begun`: somebody waits for it."""
+
+    def __init__(self, result):
+        super().__init__(result, done=False)
+        self.begun = threading.Event()
+
+    def add_done_callback(self, callback):
+        super().add_done_callback(callback)
+        self.begun.set()
+
+    def cancel(self):
+        self.cancelled = True
+        self.settle(self._result)
+
+
 class MemoryRank:
     def __init__(self, verdicts=(), reasons=()):
         self.verdicts, self.reasons, self.put_calls, self.load_calls = bytes(verdicts), bytes(reasons), [], []
+        self.timeouts, self.causes, self.held, self.closed = [], {}, None, False
 
     def put(self, pages, rows, parent=None, first_depth=0, timeout=30.0):
         self.put_calls.append((pages, rows, parent, first_depth))
-        return parts.Future(types.SimpleNamespace(causes=dict, verdicts=lambda pool: self.verdicts))
+        self.timeouts.append(timeout)
+        result = types.SimpleNamespace(causes=lambda: self.causes, verdicts=lambda pool: self.verdicts)
+        if self.held is not None:
+            self.held = Waited(result)
+            self.holding.release()
+            return self.held
+        return parts.Future(result)
+
+    def hold(self):
+        """The next put is settled by the test."""
+        self.held, self.holding = True, threading.Semaphore(0)
+
+    def close(self):
+        self.closed = True
 
     def load(self, lease, pages, rows, timeout=30.0):
         self.load_calls.append((lease, pages, rows))
+        self.timeouts.append(timeout)
         return parts.Future(types.SimpleNamespace(causes=dict, reasons=lambda pool: self.reasons))
 
 
@@ -170,13 +220,89 @@ class HostStoreTest(unittest.TestCase):
     def test_nothing_is_kept_or_found_until_new_weights_are_flushed_in(self):
         store = self.store(pools=("kv",), rank=MemoryRank(verdicts=[1]))
         self.put_there("kv", range(2))
-        store.weights_changed()
+        store.weights_changed(1)
         self.assertEqual(store.leading_kv(self.keys(2)), 0)
-        store.weights_replaced(flushed=False)
+        store.weights_settled(clean=False)
         self.assertEqual(store.put("kv", self.keys(1), list(range(4)), []), [False])
-        store.weights_replaced(flushed=True)
+        self.assertEqual(store.counters.snapshot()["skipped_pages", "stale_pages"], 1)
+        store.weights_settled(clean=True)
         self.assertEqual(store.put("kv", self.keys(1), list(range(4)), []), [True])
-        self.assertEqual(store.epochs.updates, 1)
+        store.weights_changed(1)  # was told already
+        self.assertEqual((store.epochs.updates, store.leading_kv(self.keys(2))), (1, 2))
+
+    def test_a_put_never_goes_under_weights_that_are_newer_than_its_pages(self):
+        for clean in (False, True):
+            store = self.store(pools=("kv",), rank=MemoryRank(verdicts=[1]))
+
+            def current(store=store, clean=clean):  # the whole update comes between the call and its epoch
+                store.weights_changed(1)
+                store.weights_settled(clean)
+                return self.epoch
+
+            store.epochs.current = current
+            self.assertEqual(store.put("kv", self.keys(1), list(range(4)), []), [False])
+            self.assertEqual(self.rank.put_calls, [])
+
+    def test_a_store_that_does_not_answer_is_waited_for_once(self):
+        store = self.store(pools=("kv",), rank=MemoryRank(verdicts=[1] * 2, reasons=[0] * 2), lookup_ms=40)
+        self.put_there("kv", range(2))
+        self.group.answers = False
+        for _ in range(5):
+            self.assertEqual(store.leading_kv(self.keys(2)), 0)
+            self.assertEqual(store.put("kv", self.keys(1), list(range(4)), []), [False])
+            self.assertEqual(store.get("kv", self.keys(1), list(range(4))), [False])
+        self.assertEqual((self.group.asked, self.group.probes, self.group.timeouts), (1, 1, [0.04]))
+        self.assertEqual((self.rank.put_calls, self.rank.load_calls), ([], []))
+        self.assertEqual(store.counters.snapshot()["skipped_pages", "not_answering"], 5)
+        self.group.answers = True
+        self.group.probed.settle("an answer")
+        self.assertEqual(store.leading_kv(self.keys(2)), 2)
+
+    def test_after_a_put_that_was_late_nothing_waits(self):
+        store = self.store(pools=("kv",), rank=MemoryRank(verdicts=[6]), put_ms=700)
+        self.rank.causes = {"failed: deadline": 1}
+        for _ in range(5):
+            self.assertEqual(store.put("kv", self.keys(1), list(range(4)), []), [False])
+        self.assertEqual(len(self.rank.timeouts), 1)
+        self.assertLessEqual(self.rank.timeouts[0], 0.7)
+
+    def test_who_waits_returns_when_sglang_stops_its_threads(self):
+        store = self.store(pools=("kv",), rank=MemoryRank(verdicts=[6], reasons=[0]))
+        self.put_there("kv", range(1))
+        self.rank.hold()
+        out = []
+        putting = threading.Thread(target=lambda: out.append(store.put("kv", self.keys(1), list(range(4)), [])), daemon=True)
+        putting.start()
+        self.assertTrue(self.rank.holding.acquire(timeout=30) and self.rank.held.begun.wait(30))
+        store.stopping(True)
+        putting.join(30)
+        self.assertEqual((out, self.rank.held.cancelled), ([[False]], True))
+        self.assertEqual((store.leading_kv(self.keys(1)), store.get("kv", self.keys(1), list(range(4)))), (0, [False]))
+        self.assertEqual(store.counters.snapshot()["missed_tokens", "cancelled"], 4)
+        store.stopping(False)
+        self.assertEqual(store.leading_kv(self.keys(1)), 1)
+
+    def test_a_pool_that_comes_later_is_registered_by_a_thread(self):
+        store = self.store()
+        go, made = threading.Event(), []
+
+        def make(namespace, version):
+            if version:
+                self.assertTrue(go.wait(30))
+            built = types.SimpleNamespace(version=version, rank=MemoryRank())
+            made.append(built)
+            return built
+
+        store.make = make
+        holder = store.build("namespace")
+        store.pools_changed()
+        self.assertIs(holder.now(store._version), made[0])
+        go.set()
+        while holder.now(store._version) is made[0]:
+            threading.Event().wait(0.001)
+        self.assertIs(holder.now(store._version), made[1])
+        holder.close()
+        self.assertEqual([built.rank.closed for built in made], [True, True])
 
     def test_leases_are_replaced_and_given_back(self):
         store = self.store()
@@ -185,9 +311,9 @@ class HostStoreTest(unittest.TestCase):
         store.stops(self.keys(2), [])
         self.group.lease = "second"
         store.stops(self.keys(2), [])
-        self.assertEqual(self.link.released, ["first"])
+        self.assertTrue(self.link.wait_released(["first"]))
         store.close()
-        self.assertEqual(self.link.released, ["first", "second"])
+        self.assertTrue(self.link.wait_released(["first", "second"]))
 
 
 if __name__ == "__main__":

@@ -137,22 +137,28 @@ class LookupBookTest(unittest.TestCase):
         self.book = lookups.LookupBook(most=2, clock=self.clock)
 
     def answer(self, *pages, lease="lease", until=10.0):
-        return lookups.Answer([key(p) for p in pages], [len(pages)], lease, parts.Epoch(None), self.clock.now + until, self.clock.now + until)
+        return lookups.Answer([key(p) for p in pages], [len(pages)], lease, parts.Epoch(None), self.clock.now + until, self.clock.now + until,
+                              life=1)
 
     def test_the_same_question_has_the_same_answer_while_it_is_fresh(self):
         answer = self.answer(1, 2)
         self.book.keep("r", answer)
-        self.assertIs(self.book.repeated("r", [key(1), key(2)]), answer)
-        self.assertIsNone(self.book.repeated("r", [key(1)]))
-        self.assertIsNone(self.book.repeated("other", [key(1), key(2)]))
+        self.assertIs(self.book.repeated("r", [key(1), key(2)], 1), answer)
+        self.assertIsNone(self.book.repeated("r", [key(1)], 1))
+        self.assertIsNone(self.book.repeated("other", [key(1), key(2)], 1))
         self.clock.now += 10.0
-        self.assertIsNone(self.book.repeated("r", [key(1), key(2)]))
+        self.assertIsNone(self.book.repeated("r", [key(1), key(2)], 1))
+
+    def test_an_answer_of_a_store_that_is_gone_is_not_given_again(self):
+        self.book.keep("r", self.answer(1))
+        for life in (0, 2):
+            self.assertIsNone(self.book.repeated("r", [key(1)], life))
 
     def test_an_answer_of_replaced_weights_is_not_given_again(self):
         answer = self.answer(1)
         self.book.keep("r", answer)
         answer.epoch.live = False
-        self.assertIsNone(self.book.repeated("r", [key(1)]))
+        self.assertIsNone(self.book.repeated("r", [key(1)], 1))
 
     def test_another_question_of_a_request_gives_its_first_lease_back(self):
         first, second = self.answer(1), self.answer(1, 2)

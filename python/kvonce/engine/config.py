@@ -79,16 +79,18 @@ class Settings:
     runtime: Mapping[str, Any] = dataclasses.field(default_factory=dict)  #: options for kvonce.Runtime
 
     @classmethod
-    def parse(cls, given: Mapping[str, Any] | None, *, ignore: Iterable[str] = ()) -> Settings:
+    def parse(
+        cls, given: Mapping[str, Any] | None, *, ignore: Iterable[str] = (), defaults: Mapping[str, Any] | None = None
+    ) -> Settings:
         """Settings from the engine's extra config: numbers may come as text, `shard.<pool>` also as `{"shard": {pool: rule}}`.
 
-        `ignore`: keys that belong to the engine. Raises ConfigError: no mapping, an unknown key (with the nearest known one),
+        `ignore`: keys that belong to the engine. `defaults`: an adapter's own, of settings that are not given. Raises ConfigError: no mapping, an unknown key (with the nearest known one),
         a value of the wrong type or out of its range.
         """
         if given is not None and not isinstance(given, Mapping):
             raise ConfigError(f"kvonce: the settings must be a mapping of names to values, not {given!r:.100}")
         ignored = set(ignore)
-        values: dict[str, Any] = {}
+        values: dict[str, Any] = dict(defaults or {})
         shards: dict[str, str] = {}
         runtime: dict[str, Any] = {}
         for key, value in (given or {}).items():

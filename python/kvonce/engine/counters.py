@@ -34,7 +34,10 @@ CAUSES: dict[str, str] = {
     "backlog": "too much is under way already",
     "slow_lookup": "no answer within lookup_ms",
     "slow_load": "not done within load_ms",
+    "not_answering": "the store has not answered lately; it is asked again when it answers a probe",
     "stale_epoch": "found under weights that have been replaced since",
+    "stale_pages": "the engine may still have pages of weights that were replaced",
+    "failed": "a call into kvonce raised; see errors and the log",
     "no_room": "the engine had no free slots for it",
     "cancelled": "the engine dropped the request",
 }

@@ -44,10 +44,14 @@ WATCHED: dict[str, dict[str, tuple[str, ...]]] = {
             " pp_rank pp_size attn_cp_rank attn_cp_size is_eagle)",
         ),
         "sglang.srt.plugins.hook_registry": ("HookRegistry(register apply_hooks)", "HookType"),
-        "sglang.srt.managers.scheduler_components.weight_updater": (
-            "SchedulerWeightUpdaterManager(update_weights_from_disk update_weights_from_distributed update_weights_from_tensor"
-            " update_weights_from_ipc)",
+        # All of them, so that a new way of changing weights is told too.
+        "sglang.srt.managers.scheduler_components.weight_updater": ("SchedulerWeightUpdaterManager",),
+        "sglang.srt.model_executor.model_runner_components.weight_updater": (
+            "WeightUpdater(update_weights_from_disk load_weights_from_distributed update_weights_from_tensor update_weights_from_ipc"
+            " begin_weight_update end_weight_update)",
         ),
+        _MEM + "unified_radix_cache": ("UnifiedRadixCache(reset detach_storage_backend)",),
+        _MEM + "allocator.base": ("BaseTokenToKVPoolAllocator(available_size)",),
         "sglang.srt.runtime_context": ("get_parallel", "get_model"),
         _MEM + "memory_pool": ("MHATokenToKVPool()", "MLATokenToKVPool()"),
     },

@@ -15,7 +15,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..engine import Counters, Epochs, Place, Settings, Shard
+from ..engine.breaker import Breaker
+from . import updates
 from .layer_counter import LayerCounter
+from .leases import Releaser
 from .loads import Loader, LoadJob
 from .lookups import Answer, Chains, LookupBook
 from .offloads import Offloader
@@ -27,6 +30,8 @@ _LEASE_SECONDS = 10.0
 _FRESH_SECONDS = 4.0  # an answer is used again for so long; the rest of its lease is for the load
 _LEASE_MARGIN_SECONDS = 1.0
 _MISS_SECONDS = 1.0  # as the store itself keeps an empty answer
+_UNSETTLED_SECONDS = 0.05  # of a miss that is none a moment later
+_PROBE_SECONDS = 1.0
 _COUNTER_GRACE_SECONDS = 15.0
 _DRAIN_SECONDS = 5.0
 #: Why a lookup that raised is a miss, by the error's reason.
@@ -99,7 +104,9 @@ class LinkerCore:
         self._queued: dict[str, LoadJob] = {}
         self._batches: dict[int, list[Answer]] = {}
         self._finished: list[Answer] = []
-        self._mixed = False  # new weights are in place, but the engine has not flushed what the old ones made
+        self._breaker = Breaker(clock=clock)
+        self._releaser = Releaser(self._release)
+        self._mixed = False  # new weights are in place, or being put there, and the engine may have pages of the old ones
         self._told: set[str] = set()
         self._lock = threading.Lock()
         self._loader = Loader(
@@ -107,8 +114,9 @@ class LinkerCore:
             load_seconds=load_seconds,
             page_tokens=page_tokens,
             issue=self.issue_load,
+            gate=self.make_gate,
             renew=self._renew,
-            release=self._release,
+            release=self._give_back,
             counters=counters,
         )
         self._offloader = Offloader(put=self.issue_put, chains=self._chains, counters=counters)
@@ -122,60 +130,97 @@ class LinkerCore:
             if chain is None or not chain.keys:
                 return []
             keys = list(chain.keys)
-            known = self._book.repeated(rid, keys)
+            known = self._book.repeated(rid, keys, self._life())
             if known is not None:
                 self.counters.add("lookups", 1, "repeated")
                 return known.stops
             return self._ask(rid, keys, transfers)
         except Exception:
-            self._complain("lookup")
+            self.complain("lookup")
             return []
 
     def load(self, rid: str, transfers: Sequence[Any]) -> bool:
-        """Accepts a load for the next start; the answer depends on the transfers alone."""
-        resolved = resolve(self.views, transfers, partial=True)
+        """Accepts a load for the next start; the answer depends on the transfers alone. Never raises."""
+        try:
+            resolved = resolve(self.views, transfers, partial=True)
+        except Exception:  # of the transfers: so it is on all ranks
+            self.complain("load")
+            return False
         if resolved is None:
             return False
-        self._queued[rid] = LoadJob(rid, resolved, self._book.take(rid))
+        job = LoadJob(rid, resolved, None)
+        self.cancel_queued_load(rid)
+        self._queued[rid] = job
+        try:
+            job.answer = self._book.take(rid)
+            self._loader.accept(job)
+        except Exception:  # told when the batch is finished
+            self.complain("load")
         return True
 
     def start_layer_wise_loading(self) -> int:
-        """Starts what was accepted; the counter's index for the forward, -1: nothing."""
+        """Starts what was accepted; the counter's index for the forward, -1: nothing. Never raises."""
         self._give_back_finished()
         if not self._queued:
             return -1
         jobs, self._queued = list(self._queued.values()), {}
         index = self.layer_done_counter.update_producer()
-        self._batches[index] = [job.answer for job in jobs if job.answer is not None and job.answer.lease is not None]
-        # A store that was lost since the lookup is no reason not to try: the pages are in this process's memory.
-        epoch = self._epoch() or next((job.answer.epoch for job in jobs if job.answer is not None), None)
-        self._loader.start(index, jobs, epoch)
+        try:
+            self._batches[index] = [job.answer for job in jobs if job.answer is not None and job.answer.lease is not None]
+            # A store that was lost since the lookup is no reason not to try: the pages are in this process's memory.
+            self._loader.start(index, jobs, self._epoch())
+        except Exception as error:
+            self.complain("load")
+            self.layer_done_counter.fail(index, error)
         return index
 
     def finish_layer_wise_loading(self, counter_index: int) -> bool:
-        """Waits for the batch's last write; True: all of it is in place. At its deadline at last."""
-        landed = self.layer_done_counter.finish(counter_index)
-        # The lease is one for all ranks, and the others may not have begun: it is given back when SGLang calls next,
-        # which is after it has reduced this very answer over all ranks.
-        self._finished += self._batches.pop(counter_index, [])
+        """Waits for the batch's last write; True: all of it is in place. Never raises."""
+        landed = False
+        try:
+            landed = self.layer_done_counter.finish(counter_index)
+            if not landed:
+                self._loader.quiet(counter_index)
+            # The lease is one for all ranks, and the others may not have begun: it is given back when SGLang calls next,
+            # which is after it has reduced this very answer over all ranks.
+            self._finished += self._batches.pop(counter_index, [])
+        except Exception:
+            self.complain("load")
         return landed
 
     def cancel_queued_load(self, rid: str) -> bool:
-        """True when the load had not been started; its slots are not touched then."""
+        """True when the load had not been started; its slots are not touched then. Never raises."""
         job = self._queued.pop(rid, None)
         if job is None:
             return False
-        if job.answer is not None and job.answer.lease is not None:
-            self._finished.append(job.answer)
+        try:
+            self._loader.drop(job)
+            if job.answer is not None:
+                self._finished.append(job.answer)
+        except Exception:
+            self.complain("load")
         return True
 
-    def offload(self, transfers: Sequence[Any], ready: Callable[[], bool] | None) -> bool:
-        """Accepts pages to be kept; the answer depends on the transfers alone. No row is read before ready() is True."""
-        resolved = resolve(self.views, transfers, partial=True)
+    def offload(self, transfers: Sequence[Any], ready: Callable[[], bool] | None, refuse: str = "") -> bool:
+        """Accepts pages to be kept; the answer depends on the transfers alone. No row is read before ready() is True. Never raises.
+
+        refuse: a cause for which they are not kept all the same."""
+        try:
+            resolved = resolve(self.views, transfers, partial=True)
+        except Exception:  # of the transfers: so it is on all ranks
+            self.complain("offload")
+            return False
         if resolved is None:
             return False
-        epoch = self._epoch()
-        self._offloader.add(resolved, epoch, ready, self._why_not_put(resolved.pages, epoch))
+        epoch = None
+        try:
+            if not refuse:
+                epoch = self._epoch()
+                refuse = self._why_not_put(resolved.pages, epoch)
+        except Exception:
+            self.complain("offload")
+            refuse = "failed"
+        self._offloader.add(resolved, epoch, ready, refuse)
         return True
 
     def num_completed_offloads(self) -> int:
@@ -189,38 +234,63 @@ class LinkerCore:
         return self._offloader.pop()
 
     def weights_changed(self) -> None:
-        """New weights are being put in place: nothing is kept or looked up until the engine has reset."""
+        """New weights are being put in place: nothing is kept or looked up until `weights_settled` says that they are, and that the
+        engine has no page of older ones."""
         self._mixed = True
         if self.epochs is not None:
-            self.epochs.update("update", covers_next_reset=True)
+            self.epochs.update("update")
+
+    def weights_settled(self, clean: bool) -> None:
+        """An update or a flush is over. clean: the engine has no page of older weights any more."""
+        self._mixed = not clean
 
     def reset(self, knows_updates: bool = False) -> None:
-        """Returns when no slot is read or written any more. The store keeps what it has.
+        """Returns when no slot is read or written any more. The store keeps what it has. Never raises.
 
-        knows_updates: weights_changed() was called for every update, so that any other reset is a flush.
+        knows_updates: weights_changed() was called for every update, and weights_settled() will be for this flush.
         """
         self._quiesce()
-        if self.epochs is not None and (self._mixed or not knows_updates):
-            self.epochs.reset()
-        self._mixed = False
+        try:
+            if not knows_updates:
+                self._mixed = False
+                if self.epochs is not None:
+                    self.epochs.reset()
+        except Exception:
+            self.complain("reset")
+
+    def settle(self, seconds: float) -> None:
+        """Waits so long, at the engine's start, for the store to know this rank: its first requests are served then. Never raises."""
+        try:
+            if self.epochs is not None and self.link.connected:
+                self.epochs.wait(seconds)
+        except Exception:
+            self.complain("start")
 
     def close(self) -> None:
-        """As reset, and lets go of the store."""
+        """As reset, and lets go of the store. Never raises."""
         self._quiesce()
-        self._loader.close()
-        self._offloader.close(_DRAIN_SECONDS)
-        if self.epochs is not None:
-            self.epochs.close()
-        if self.link is not None:
-            self.link.close()
+        parts = [self._loader.close, lambda: self._offloader.close(_DRAIN_SECONDS), lambda: self._releaser.close(_PROBE_SECONDS)]
+        for part in [*parts, *(one.close for one in (self.epochs, self.link) if one is not None)]:
+            try:
+                part()
+            except Exception:
+                self.complain("close")
 
     # -- what a test's control replaces --------------------------------------------------------------------------------
 
-    def issue_load(self, epoch: Any, lease: Any, pages: bytes, rows: dict[str, Any], begin: int, end: int, timeout: float) -> Any:
-        """One load of kvonce: these pages' layers [begin, end) of these pools, into these rows. Its future."""
+    def make_gate(self) -> Any:
+        """What a load waits for before it writes."""
+        from kvonce import Event
+
+        return Event()
+
+    def issue_load(
+        self, epoch: Any, lease: Any, pages: bytes, rows: dict[str, Any], begin: int, end: int, timeout: float, after: Any = None
+    ) -> Any:
+        """One load of kvonce: these pages' layers [begin, end) of these pools, into these rows, not before `after`. Its future."""
         built = epoch.built
         by_pool = {built.pools[name]: indices for name, indices in rows.items()}
-        return built.rank.load(lease, pages, by_pool, layer_begin=begin, layer_end=end, timeout=timeout)
+        return built.rank.load(lease, pages, by_pool, layer_begin=begin, layer_end=end, after=after, timeout=timeout)
 
     def issue_put(
         self, epoch: Any, pages: bytes, rows: dict[str, Any], parent: bytes | None, depth: int, ready: Callable[[], bool] | None
@@ -234,7 +304,13 @@ class LinkerCore:
     # -- inside --------------------------------------------------------------------------------------------------------
 
     def _epoch(self) -> Any:
-        return None if self.epochs is None or self._mixed else self.epochs.current()
+        if self._mixed:
+            updates.complain()
+            return None
+        return None if self.epochs is None else self.epochs.current()
+
+    def _life(self) -> int:
+        return self.link.incarnation if self.link is not None and self.link.connected else 0
 
     def _why_not(self, pages: int, wanted: bool, epoch: Any) -> str:
         if self.refusal:
@@ -243,6 +319,8 @@ class LinkerCore:
             return "role"
         if pages * self.page_tokens < self.settings.min_tokens:
             return "too_short"
+        if epoch is None and self._mixed:
+            return "stale_pages"
         if epoch is None:
             return "no_store" if self.link is None or not self.link.connected else "no_epoch"
         return ""
@@ -253,10 +331,13 @@ class LinkerCore:
 
     def _ask(self, rid: str, keys: list[str], transfers: Sequence[Any]) -> list[int]:
         asked = len(keys) * self.page_tokens
+        life = self._life()
         epoch = self._epoch()
         cause = self._why_not(len(keys), self.settings.reads, epoch)
         if not cause and resolve(self.views, transfers, partial=False) is None:
             return []
+        if not cause and not self._breaker.waits(life, lambda: self._probe(epoch)):
+            cause = "not_answering"
         stops: list[int] = []
         lease, left, optional_missing = None, 0.0, frozenset()
         if not cause:
@@ -270,18 +351,23 @@ class LinkerCore:
                 # Of an answer that the store has kept for another rank, less than the whole time may be left.
                 lease, left, cause = found.lease, found.lease_left, found.reason or ""
                 optional_missing = frozenset(found.optional_missing)
+                self._breaker.answered()
             except Exception as error:
                 reason = getattr(error, "reason", "")
                 if not reason:
                     raise
+                if reason == "deadline":
+                    self._breaker.late()
                 cause = _SLOW.get(reason, reason)
         hit = (stops[-1] if stops else 0) * self.page_tokens
         self.counters.lookup(asked, hit, cause)
         now = self._clock()
         leased_until = now + left - _LEASE_MARGIN_SECONDS
-        fresh_until = min(now + _FRESH_SECONDS, leased_until) if stops else now + _MISS_SECONDS
-        answer = Answer(keys, stops, lease, epoch, fresh_until, leased_until, optional_missing)
-        self._loader.give_back(self._book.keep(rid, answer))
+        fresh_until = now + (_UNSETTLED_SECONDS if cause in ("no_epoch", "not_answering") else _MISS_SECONDS)
+        if stops:
+            fresh_until = min(now + _FRESH_SECONDS, leased_until)
+        answer = Answer(keys, stops, lease, epoch, fresh_until, leased_until, optional_missing, life)
+        self._give_back(self._book.keep(rid, answer))
         self._chains.learn(keys)
         return stops
 
@@ -298,31 +384,41 @@ class LinkerCore:
         leased_until = now + found.lease_left - _LEASE_MARGIN_SECONDS
         return Answer(keys, [], found.lease, epoch, now, leased_until, frozenset(found.optional_missing))
 
-    def _release(self, answers: Sequence[Answer | None]) -> None:
+    @staticmethod
+    def _probe(epoch: Any) -> Any:
+        return epoch.built.group.lookup_async(bytes(32), probe=True, timeout=_PROBE_SECONDS)
+
+    def _release(self, lease: Any) -> None:
         runtime = self.link.runtime if self.link is not None else None
-        for answer in answers:
-            if runtime is not None and answer is not None and answer.lease is not None:
-                try:
-                    runtime.release(answer.lease)
-                except Exception as error:  # it ends by itself soon
-                    _log.debug("kvonce: a lease was not released: %s", error)
+        if runtime is not None:
+            runtime.release(lease)
+
+    def _give_back(self, answers: Sequence[Answer | None]) -> None:
+        self._releaser.give([answer.lease for answer in answers if answer is not None])
 
     def _give_back_finished(self) -> None:
         finished, self._finished = self._finished, []
-        self._loader.give_back(finished)
+        self._give_back(finished)
 
     def _quiesce(self) -> None:
-        self._queued.clear()
-        self._loader.give_back(self._book.clear())
-        self._give_back_finished()
-        if not self._loader.wait_idle(self.settings.load_ms / 1000 + _DRAIN_SECONDS) or not self._offloader.drain(_DRAIN_SECONDS):
-            _log.error("kvonce: transfers were still under way at a reset")
-        for answers in self._batches.values():
-            self._loader.give_back(answers)
+        """Ends what is under way; returns when no slot is read or written any more, however long that takes."""
+        try:
+            for rid in list(self._queued):
+                self.cancel_queued_load(rid)
+            self._give_back(self._book.clear())
+            self._give_back_finished()
+            while not self._loader.wait_idle(self.settings.load_ms / 1000 + _DRAIN_SECONDS):
+                _log.error("kvonce: loads are still under way at a reset; waiting for them")
+            self._offloader.drain(_DRAIN_SECONDS)
+            for answers in self._batches.values():
+                self._give_back(answers)
+        except Exception:
+            self.complain("reset")
         self._batches.clear()
         self.layer_done_counter.reset()
 
-    def _complain(self, where: str) -> None:
+    def complain(self, where: str) -> None:
+        """Counts an exception that is being handled, and tells the first of its kind."""
         self.counters.add("errors", 1, where)
         with self._lock:
             first = where not in self._told

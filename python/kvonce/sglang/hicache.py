@@ -22,6 +22,8 @@ from .transfers import KV, text_of
 
 _log = logging.getLogger("kvonce")
 
+_START_SECONDS = 5.0  # attaching waits so long for a store that is connected
+
 #: Keys of the extra config that are SGLang's.
 _ENGINE_KEYS = frozenset(
     {
@@ -37,6 +39,12 @@ _ENGINE_KEYS = frozenset(
         "hicache_storage_pass_prefix_keys",
     }
 )
+
+
+#: At a flush SGLang waits 10 s for the threads that call us, and ends the scheduler when they are still there: what one call waits for
+#: must stay well below that.
+_CALL_MS_MOST = 8000
+_DEFAULTS = {"load_ms": 5000, "put_ms": 5000}
 
 
 class HiCacheStorage(hs.HiCacheStorage):
@@ -56,12 +64,13 @@ class HiCacheStorage(hs.HiCacheStorage):
         self._store: HostStore | None = None
         self._refusal = ""
         self._told: set[str] = set()
-        self._early: list[bool] = []  # updates before the store was opened: whether each one has been flushed in
+        self._listener = updates.Listener(self._weights_changed, self._weights_settled, self._stopping)
         self.counters = Counters("", "")
         extra = dict(getattr(storage_config, "extra_config", None) or {})
         self._generic = not extra.get("interface_v1")
         try:
-            self.settings = Settings.parse(extra, ignore=_ENGINE_KEYS)
+            self.settings = Settings.parse(extra, ignore=_ENGINE_KEYS, defaults=_DEFAULTS)
+            _check_times(self.settings)
             self.place = place_of(_Placed(storage_config, self._facts))
             self.counters = Counters(self.settings.engine_id or engine_name(), f"tp{self.place.tp}")
             check_place(self._facts, self.place)
@@ -84,7 +93,7 @@ class HiCacheStorage(hs.HiCacheStorage):
 
     def on_host_pools_registered(self) -> None:
         """All pools known at start are there: the store is told of them now instead of at the first page."""
-        self._call("attach", lambda store: store.settle(), None)
+        self._call("attach", lambda store: store.settle(_START_SECONDS), None)
 
     # -- plain models --------------------------------------------------------------------------------------------------
 
@@ -159,9 +168,12 @@ class HiCacheStorage(hs.HiCacheStorage):
         with self._lock:
             store, self._store = self._store, None
             self._refusal = self._refusal or "kvonce: closed."
-        updates.unwatch(self._weights_changed)
+        updates.unwatch(self._listener)
         if store is not None:
-            store.close()
+            try:
+                store.close()
+            except Exception:
+                _log.exception("kvonce: the storage backend was not closed in order")
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
@@ -187,21 +199,24 @@ class HiCacheStorage(hs.HiCacheStorage):
             raise Refused("kvonce: SGLang's HiCache saves an MLA model's split draft on rank 0 only, so it is never whole: use the linker.")
 
     def _watch(self) -> None:
+        keep = self.settings.on_reset == "keep"
+        # An engine that was started without a storage backend runs already when one is attached. Where it is not known, it may.
+        late = not self._facts.get("hicache_storage_backend")
         # HiCache has no reset that could tell of an update: unheard, pages of older weights would be served as those of the newer.
-        if not updates.watch(self._weights_changed, self._weights_replaced) and self.settings.on_reset != "keep":
+        if not updates.watch(self._listener, late=late, trusted=keep) and not keep:
             raise Refused("kvonce: weight updates cannot be heard in this version of SGLang: set on_reset to keep where there are none.")
 
     def _weights_changed(self) -> None:
-        with self._lock:
-            self._early.append(False)
-            if self._store is not None:
-                self._store.weights_changed()
+        if self._store is not None:
+            self._store.weights_changed(updates.number())
 
-    def _weights_replaced(self, flushed: bool) -> None:
-        with self._lock:
-            self._early[-1:] = [flushed]
-            if self._store is not None:
-                self._store.weights_replaced(flushed)
+    def _weights_settled(self, clean: bool) -> None:
+        if self._store is not None:
+            self._store.weights_settled(clean)
+
+    def _stopping(self, on: bool) -> None:
+        if self._store is not None:
+            self._store.stopping(on)
 
     def _opened(self) -> HostStore | None:
         """The store; None where it cannot be set up: told once, and not tried again at each page."""
@@ -209,6 +224,9 @@ class HiCacheStorage(hs.HiCacheStorage):
             if self._store is None and not self._refusal:
                 try:
                     self._store = self._open()
+                    # What was heard before, or while no backend was attached, counts. From here on it is told, without this lock.
+                    self._store.weights_changed(updates.number())
+                    self._store.weights_settled(not updates.mixed())
                 except Exception as error:
                     self._refuse(error)
             return self._store
@@ -237,9 +255,6 @@ class HiCacheStorage(hs.HiCacheStorage):
             store.epochs = Epochs(
                 link, identity, build=store.build, retire=store.retire, on_reset=self.settings.on_reset, counters=self.counters
             )
-            for flushed in self._early:
-                store.weights_changed()
-                store.weights_replaced(flushed)
         except Exception:
             link.close()
             raise
@@ -273,7 +288,7 @@ class HiCacheStorage(hs.HiCacheStorage):
         text = error.text if isinstance(error, Refused) else f"kvonce: the storage backend could not be set up: {error}"
         if not isinstance(error, Refused):
             _log.exception("kvonce: the storage backend could not be set up")
-        updates.unwatch(self._weights_changed)
+        updates.unwatch(self._listener)
         if not self._refusal:
             self._refusal = text
             _log.warning("%s SGLang goes on without kvonce.", text)
@@ -282,6 +297,17 @@ class HiCacheStorage(hs.HiCacheStorage):
         if text not in self._told:
             self._told.add(text)
             _log.warning("%s", text)
+
+
+def _check_times(settings: Settings) -> None:
+    """Raises Refused where one call could wait so long that a flush ends the scheduler."""
+    for name in ("load_ms", "put_ms"):
+        longest = settings.lookup_ms + getattr(settings, name)
+        if longest > _CALL_MS_MOST:
+            raise Refused(
+                f"kvonce: lookup_ms and {name} are {longest:,} ms together: in HiCache they may be {_CALL_MS_MOST:,}, since SGLang gives its"
+                " storage threads 10 s to stop at a flush."
+            )
 
 
 class _Placed:

@@ -4,25 +4,34 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import hashlib
-import importlib
 import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..engine import Counters, Epochs, ModelIdentity, Place, Refused, Settings, Shard, draft_pool_name, shard_of_entry
+from ..engine.breaker import Breaker
+from . import updates
 from .hit_policies import block_pages_covered, leading, trailing_stops
 from .host_pools import STAGED_PAGES, HostPool
+from .leases import Releaser
 from .startup import Facts, draft_identity, kv_heads_in_all
+from .storage_metrics import StorageMetrics
 from .transfers import KV, host_indices, page_hashes, text_of
 
 _log = logging.getLogger("kvonce")
 
 _LEASE_SECONDS = 20.0
 _LEASES_MOST = 256
-_EVENTS_MOST = 4096
+_PROBE_SECONDS = 1.0
+_TELL_SECONDS = 5.0  # so often it is told that something is waited for
+_CLEAR_SECONDS = 5.0
+_REMAKE_SECONDS = 2.0  # after a registration that failed
+#: Why a lookup has no answer, by the error's reason.
+_NO_ANSWER = {"deadline": "slow_lookup", "store_lost": "no_store"}
 #: Pools of which a prefix needs the last pages only.
 _TRAILING = ("mamba", "swa", "auxiliary_swa", "draft_swa")
 
@@ -43,7 +52,11 @@ class _Built:
 
 
 class HostStore:
-    """Calls come from several threads of SGLang's. `pools` is the adapter's own and may grow."""
+    """Calls come from several threads of SGLang's. `pools` is the adapter's own and may grow.
+
+    A call waits no longer than lookup_ms + load_ms, or put_ms; not at all while the store does not answer, or while SGLang stops
+    the threads that call. It returns after the last access to the host pages that it was given.
+    """
 
     def __init__(
         self,
@@ -67,8 +80,13 @@ class HostStore:
         self._draft: ModelIdentity | None = None
         self._lock = threading.RLock()
         self._version = 0
-        self._mixed = False
-        self._metrics = _Metrics()
+        self._mixed = False  # the engine may have pages of older weights
+        self._changes = 0  # grows with every update
+        self._stopped = False
+        self._waiting: dict[int, tuple[Any, threading.Event]] = {}  # futures that calls wait for
+        self._breaker = Breaker(limit=1)
+        self._releaser = Releaser(self._release_one)
+        self._metrics = StorageMetrics()
         self._leases: collections.OrderedDict[str, tuple[Any, Any, float]] = collections.OrderedDict()  # first key -> lease, epoch, end
         self._by_page: dict[str, str] = {}  # page -> first key of the lookup that covers it
 
@@ -87,24 +105,37 @@ class HostStore:
         """A pool came later: the next call registers it."""
         self._version += 1
 
-    def weights_changed(self) -> None:
-        """New weights are being put in place: what is stored is of the old ones. HiCache's own copies are flushed by SGLang."""
-        self._mixed = True
-        self.epochs.update("update")
+    def weights_changed(self, number: int) -> None:
+        """`number` updates have been heard in all: what is stored is of older weights, and so may be the engine's pages."""
+        with self._lock:
+            if self.epochs.number >= number:
+                return
+            self._mixed = True
+            self._changes += 1
+            while self.epochs.number < number:
+                self.epochs.update("update")
         self._drop_leases()
 
-    def weights_replaced(self, flushed: bool) -> None:
-        """The update is over. While SGLang has not flushed, host pages of the old weights may come: nothing is kept or looked up."""
-        self._mixed = not flushed
+    def weights_settled(self, clean: bool) -> None:
+        """An update or a flush is over. clean: the engine has no page of older weights any more; else nothing is kept or looked up."""
+        self._mixed = not clean
+
+    def stopping(self, on: bool) -> None:
+        """SGLang waits for the threads that call us, until it says off: all of them return at once."""
+        with self._lock:
+            self._stopped = on
+            for _, woken in self._waiting.values() if on else ():
+                woken.set()
 
     def check_names(self) -> None:
         """Raises Refused for a draft's pool whose model is not known: told at once, not at each attempt to register."""
         for name, pool in dict(self.pools).items():
             self._name(name, pool)
 
-    def settle(self) -> None:
-        """Registers now what the first page would register."""
-        self._epoch()
+    def settle(self, seconds: float) -> None:
+        """Waits so long, when the backend is attached, for the store to know this rank."""
+        if self.link.connected:
+            self.epochs.wait(seconds)
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 
@@ -113,11 +144,11 @@ class HostStore:
         if not self._wanted(self.settings.reads, len(keys)):
             return 0
         epoch, built = self._epoch()
-        if built is None:
-            return self._miss(keys)
-        found = self._lookup(epoch, built.pages, keys)
-        n = found.resident_pages if found is not None and len(built.pools) == 1 else self._there(built, KV, keys, leading)
-        self.counters.lookup(len(keys) * self._tokens, n * self._tokens, (found.reason if found is not None else "slow_lookup") or "absent")
+        found, cause = self._lookup(epoch, built.pages, keys) if built is not None else (None, self._cause())
+        if found is None:
+            return self._miss(keys, cause)
+        n = found.resident_pages if len(built.pools) == 1 else self._there(built, KV, keys, leading)
+        self.counters.lookup(len(keys) * self._tokens, n * self._tokens, found.reason or "absent")
         return n
 
     def stops(self, keys: Sequence[str], transfers: Sequence[Any]) -> tuple[list[int], dict[Any, int]]:
@@ -125,10 +156,10 @@ class HostStore:
         if not self._wanted(self.settings.reads, len(keys)):
             return [], {}
         epoch, built = self._epoch()
-        if built is None:
-            self._miss(keys)
+        found, cause = self._lookup(epoch, built.group, keys) if built is not None else (None, self._cause())
+        if found is None:
+            self._miss(keys, cause)
             return [], {}
-        self._lookup(epoch, built.group, keys)
         kv = self._there(built, KV, keys, leading)
         stops = set(range(1, kv + 1))
         hits: dict[Any, int] = {}
@@ -156,25 +187,24 @@ class HostStore:
 
     def put(self, name: str, keys: Sequence[str], indices: Any, prefix: Sequence[str]) -> list[bool]:
         """Puts pages of one pool from these slots of its host pool."""
-        self.counters.add("offered_pages", len(keys))
-        epoch, built = self._epoch()
-        if built is None or name not in built.pools or not self.settings.writes:
-            return self._skipped(len(keys), "role" if not self.settings.writes else "no_store")
+        end = time.monotonic() + self.settings.put_ms / 1000
+        epoch, built = self._to_put(name, keys)
+        if built is None:
+            return [False] * len(keys)
         pool, slots = self.pools[name], host_indices(indices)
         if len(slots) != len(keys) * pool.page_slots:
             return self._skipped(len(keys), "bad_argument")
         if not pool.staged:
-            return self._put(epoch, built, name, keys, slots, prefix)
-        out: list[bool] = []
-        for start in range(0, len(keys), STAGED_PAGES):
-            part = keys[start : start + STAGED_PAGES]
-            with pool.lock:
-                pool.stage_in_slots([int(slots[(start + i) * pool.page_slots]) for i in range(len(part))])
-                out += self._put(epoch, built, name, part, range(len(part)), [*prefix, *keys[:start]])
-        return out
+            return self._put(epoch, built, name, keys, slots, prefix, end)
+
+        def stage(start: int, n: int) -> None:
+            pool.stage_in_slots([int(slots[(start + i) * pool.page_slots]) for i in range(n)])
+
+        return self._put_staged(epoch, built, name, keys, prefix, end, stage)
 
     def get(self, name: str, keys: Sequence[str], indices: Any) -> list[bool]:
         """Loads pages of one pool into these slots of its host pool."""
+        end = time.monotonic() + self.settings.load_ms / 1000
         epoch, built = self._epoch()
         if built is None or name not in built.pools or not self.settings.reads:
             return [False] * len(keys)
@@ -182,60 +212,49 @@ class HostStore:
         if len(slots) != len(keys) * pool.page_slots:
             return [False] * len(keys)
         if not pool.staged:
-            return self._load(epoch, built, name, keys, slots)
-        out: list[bool] = []
-        for start in range(0, len(keys), STAGED_PAGES):
-            part = keys[start : start + STAGED_PAGES]
-            with pool.lock:
-                good = self._load(epoch, built, name, part, range(len(part)))
-                for i, ok in enumerate(good):
-                    if ok:
-                        pool.stage_out(i, int(slots[(start + i) * pool.page_slots]))
-            out += good
-        return out
+            return self._load(epoch, built, name, keys, slots, end)
+
+        def unstage(start: int, i: int, good: bool) -> bool:
+            if good:
+                pool.stage_out(i, int(slots[(start + i) * pool.page_slots]))
+            return good
+
+        return self._load_staged(epoch, built, name, keys, end, unstage)
 
     def put_flat(self, keys: Sequence[str], pages: Sequence[Any]) -> list[bool]:
         """Puts KV pages that are given as flat tensors."""
-        self.counters.add("offered_pages", len(keys))
-        epoch, built = self._epoch()
+        end = time.monotonic() + self.settings.put_ms / 1000
+        epoch, built = self._to_put(KV, keys)
         pool = self.pools[KV]
-        if built is None or not pool.staged or not self.settings.writes:
-            return self._skipped(len(keys), "role" if not self.settings.writes else "no_store")
-        out: list[bool] = []
-        for start in range(0, len(keys), STAGED_PAGES):
-            part = keys[start : start + STAGED_PAGES]
-            with pool.lock:
-                pool.stage_in(pages[start : start + len(part)])
-                out += self._put(epoch, built, KV, part, range(len(part)), keys[:start])
-        return out
+        if built is None or not pool.staged:
+            return [False] * len(keys)
+        return self._put_staged(epoch, built, KV, keys, (), end, lambda start, n: pool.stage_in(pages[start : start + n]))
 
     def get_flat(self, keys: Sequence[str], targets: Sequence[Any]) -> list[Any]:
         """KV pages as flat tensors, None where one is not there."""
+        end = time.monotonic() + self.settings.load_ms / 1000
         epoch, built = self._epoch()
         pool = self.pools[KV]
         if built is None or not pool.staged or not self.settings.reads:
             return [None] * len(keys)
-        out: list[Any] = []
-        for start in range(0, len(keys), STAGED_PAGES):
-            part = keys[start : start + STAGED_PAGES]
-            with pool.lock:
-                good = self._load(epoch, built, KV, part, range(len(part)))
-                for i, (ok, target) in enumerate(zip(good, targets[start : start + len(part)], strict=True)):
-                    page = pool.staged_page(i) if ok else None
-                    if page is not None and target is not None:
-                        target.reshape(-1).view(page.dtype).copy_(page)
-                        page = target
-                    elif page is not None:
-                        page = page.clone()
-                    out.append(page)
-        return out
+
+        def unstage(start: int, i: int, good: bool) -> Any:
+            page, target = pool.staged_page(i) if good else None, targets[start + i]
+            if page is None or target is None:
+                return None if page is None else page.clone()
+            target.reshape(-1).view(page.dtype).copy_(page)
+            return target
+
+        return self._load_staged(epoch, built, KV, keys, end, unstage)
 
     def clear(self) -> None:
         """Removes this engine's namespace."""
         self._drop_leases()
         epoch, _ = self._epoch()
         if epoch is not None:
-            epoch.namespace.clear()
+            clearing = threading.Thread(target=self._clear_one, args=(epoch.namespace,), name="kvonce-clear", daemon=True)
+            clearing.start()
+            clearing.join(_CLEAR_SECONDS)  # a store that does not answer does not hold the scheduler up
 
     def metrics(self) -> Any:
         """SGLang's StorageMetrics of what came since the last call; None where it has no such class."""
@@ -243,16 +262,18 @@ class HostStore:
 
     def close(self) -> None:
         """Lets go of the store."""
+        self.stopping(True)
         self._drop_leases()
+        self._releaser.close(_PROBE_SECONDS)
         if self.epochs is not None:
             self.epochs.close()
         self.link.close()
 
     # -- what a test's control replaces --------------------------------------------------------------------------------
 
-    def issue_load(self, built: _Built, lease: Any, pages: bytes, name: str, rows: Any) -> Any:
+    def issue_load(self, built: _Built, lease: Any, pages: bytes, name: str, rows: Any, timeout: float) -> Any:
         """One load of kvonce; its future."""
-        return built.rank.load(lease, pages, {built.pools[name]: rows}, timeout=self.settings.load_ms / 1000)
+        return built.rank.load(lease, pages, {built.pools[name]: rows}, timeout=timeout)
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
@@ -261,8 +282,42 @@ class HostStore:
         return self.pools[KV].page_slots
 
     def _epoch(self) -> tuple[Any, _Built | None]:
-        epoch = self.epochs.current() if self.epochs is not None and not self._mixed else None
-        return (None, None) if epoch is None else (epoch, epoch.built.now(self._version))
+        """The epoch of what the caller has in hand now. Not of weights that came while it was asked for: these pages are older."""
+        changes = self._changes
+        if self._mixed or self._stopped or self.epochs is None:
+            updates.complain()
+            return None, None
+        epoch = self.epochs.current()
+        built = epoch.built.now(self._version) if epoch is not None else None
+        if built is None or self._mixed or self._stopped or changes != self._changes:
+            return None, None
+        return epoch, built
+
+    def _cause(self) -> str:
+        """Why there is no epoch."""
+        if self._stopped:
+            return "cancelled"
+        if self._mixed:
+            return "stale_pages"
+        return "no_epoch" if self.link.connected else "no_store"
+
+    def _to_put(self, name: str, keys: Sequence[str]) -> tuple[Any, _Built | None]:
+        self.counters.add("offered_pages", len(keys))
+        epoch, built = self._epoch()
+        if not self.settings.writes:
+            self._skipped(len(keys), "role")
+        elif built is None or name not in built.pools:
+            self._skipped(len(keys), self._cause())
+        else:
+            return epoch, built
+        return None, None
+
+    def _clear_one(self, namespace: Any) -> None:
+        try:
+            namespace.clear()
+        except Exception as error:
+            self.counters.add("errors", 1, "clear")
+            _log.warning("kvonce: the namespace was not cleared: %s", error)
 
     def make(self, namespace: Any, version: int) -> _Built:
         """Registers group, rank and pools."""
@@ -314,8 +369,8 @@ class HostStore:
     def _wanted(self, wanted: bool, pages: int) -> bool:
         return wanted and pages * self._tokens >= self.settings.min_tokens and pages > 0
 
-    def _miss(self, keys: Sequence[str]) -> int:
-        self.counters.lookup(len(keys) * self._tokens, 0, "no_store")
+    def _miss(self, keys: Sequence[str], cause: str) -> int:
+        self.counters.lookup(len(keys) * self._tokens, 0, cause)
         return 0
 
     def _skipped(self, pages: int, cause: str) -> list[bool]:
@@ -331,17 +386,52 @@ class HostStore:
             have = one if have is None else bytes(a & b for a, b in zip(have, one, strict=True))
         return say(have or b"")
 
-    def _lookup(self, epoch: Any, group: Any, keys: Sequence[str]) -> Any:
-        """Leases what is there; None when the store did not answer in time."""
+    def _lookup(self, epoch: Any, group: Any, keys: Sequence[str]) -> tuple[Any, str]:
+        """(what is there, now leased; or None, and why there is no answer)."""
+        if not self._breaker.waits(self.link.incarnation, lambda: self._probe(group)):
+            return None, "not_answering"
         try:
-            found = group.lookup(page_hashes(keys), lease_time=_LEASE_SECONDS, timeout=self.settings.lookup_ms / 1000)
+            timeout = self.settings.lookup_ms / 1000
+            found = self._await(group.lookup_async(page_hashes(keys), lease_time=_LEASE_SECONDS, timeout=timeout), touches=False)
         except Exception as error:
-            if not getattr(error, "reason", ""):
+            reason = getattr(error, "reason", "")
+            if not reason:
                 raise
-            return None
+            if reason == "deadline":
+                self._breaker.late()
+            return None, _NO_ANSWER.get(reason, reason)
+        if found is None:
+            return None, "cancelled"
+        self._breaker.answered()
         if found.lease is not None:
             self._keep(keys, found.lease, found.lease_left, epoch)
-        return found
+        return found, ""
+
+    @staticmethod
+    def _probe(group: Any) -> Any:
+        return group.lookup_async(bytes(32), probe=True, timeout=_PROBE_SECONDS)
+
+    def _await(self, future: Any, touches: bool = True) -> Any:
+        """The future's result, which comes by its own deadline; None: SGLang stops the caller. Then it is cancelled, and where it
+        touches host pages it is waited for all the same: until it has ended they are in use."""
+        woken = threading.Event()
+        with self._lock:
+            self._waiting[id(future)] = (future, woken)
+            if self._stopped:
+                woken.set()
+        try:
+            future.add_done_callback(lambda _: woken.set())
+            woken.wait()
+            if not future.done():
+                future.cancel()
+                if not touches:
+                    return None
+            while not future.wait(_TELL_SECONDS):
+                _log.error("kvonce: a copy of host pages has not ended; waiting for it")
+            return future.result(0.001)
+        finally:
+            with self._lock:
+                self._waiting.pop(id(future), None)
 
     def _keep(self, keys: Sequence[str], lease: Any, left: float, epoch: Any) -> None:
         dropped = []
@@ -356,14 +446,14 @@ class HostStore:
                 dropped.append(oldest)
             if len(self._by_page) > 200_000:
                 self._by_page.clear()
-        self._release(dropped)
+        self._releaser.give(dropped)
 
     def _lease(self, epoch: Any, built: _Built, keys: Sequence[str]) -> Any:
         with self._lock:
             lease, of, end = self._leases.get(self._by_page.get(keys[0], ""), (None, None, 0.0))
         if lease is not None and of is epoch and end > time.monotonic():
             return lease
-        found = self._lookup(epoch, built.pages, keys)
+        found, _ = self._lookup(epoch, built.pages, keys)
         return found.lease if found is not None else None
 
     def _drop_leases(self) -> None:
@@ -371,43 +461,60 @@ class HostStore:
             leases = [lease for lease, _, _ in self._leases.values()]
             self._leases.clear()
             self._by_page.clear()
-        self._release(leases)
+        self._releaser.give(leases)
 
-    def _release(self, leases: Sequence[Any]) -> None:
+    def _release_one(self, lease: Any) -> None:
         runtime = self.link.runtime
-        for lease in leases:
-            if runtime is not None:
-                try:
-                    runtime.release(lease)
-                except Exception as error:  # it ends by itself
-                    _log.debug("kvonce: a lease was not released: %s", error)
+        if runtime is not None:
+            runtime.release(lease)
 
-    def _put(self, epoch: Any, built: _Built, name: str, keys: Sequence[str], rows: Any, prefix: Sequence[str]) -> list[bool]:
+    def _put(self, epoch: Any, built: _Built, name: str, keys: Sequence[str], rows: Any, prefix: Sequence[str], end: float) -> list[bool]:
         from kvonce import Verdict
 
         good = (int(Verdict.stored), int(Verdict.joined), int(Verdict.already_stored))
+        if not self._breaker.waits(self.link.incarnation, lambda: self._probe(built.pages)):
+            return self._skipped(len(keys), "not_answering")
         with epoch.hold() as held:
             if not held:
                 return self._skipped(len(keys), "stale_epoch")
             parent = page_hashes(prefix[-1:]) if prefix else None
             began = time.monotonic()
-            future = built.rank.put(
-                page_hashes(keys), {built.pools[name]: rows}, parent=parent, first_depth=len(prefix), timeout=self.settings.put_ms / 1000
-            )
-            result = future.result()
-        self.counters.put(len(keys), result.causes())
+            left = max(end - began, 0.001)
+            future = built.rank.put(page_hashes(keys), {built.pools[name]: rows}, parent=parent, first_depth=len(prefix), timeout=left)
+            result = self._await(future)
+        causes = result.causes()
+        if any("deadline" in cause for cause in causes):
+            self._breaker.late()
+        else:
+            self._breaker.answered()
+        self.counters.put(len(keys), causes)
         if name == KV:
             self._metrics.add("backup", len(keys), len(keys) * built.pools[name].object_bytes, time.monotonic() - began)
         return [verdict in good for verdict in bytes(result.verdicts(built.pools[name]))]
 
-    def _load(self, epoch: Any, built: _Built, name: str, keys: Sequence[str], rows: Any) -> list[bool]:
+    def _put_staged(
+        self, epoch: Any, built: _Built, name: str, keys: Sequence[str], prefix: Sequence[str], end: float, stage: Callable[[int, int], None]
+    ) -> list[bool]:
+        out: list[bool] = []
+        for start in range(0, len(keys), STAGED_PAGES):
+            part = keys[start : start + STAGED_PAGES]
+            with _staging(self.pools[name], end) as free:
+                if not free or self._stopped:
+                    out += self._skipped(len(part), "backlog" if not self._stopped else "cancelled")
+                    continue
+                stage(start, len(part))
+                out += self._put(epoch, built, name, part, range(len(part)), [*prefix, *keys[:start]], end)
+        return out
+
+    def _load(self, epoch: Any, built: _Built, name: str, keys: Sequence[str], rows: Any, end: float) -> list[bool]:
         with epoch.hold() as held:
             lease = self._lease(epoch, built, keys) if held else None
             if lease is None:
                 self.counters.add("failed_load_tokens", len(keys) * self._tokens, "absent" if held else "stale_epoch")
                 return [False] * len(keys)
             began = time.monotonic()
-            result = self.issue_load(built, lease, page_hashes(keys), name, rows).result()
+            # As all time may have gone to a lock, or to the lookup.
+            result = self._await(self.issue_load(built, lease, page_hashes(keys), name, rows, max(end - began, 0.001)))
         out = [reason == 0 for reason in bytes(result.reasons(built.pools[name]))]
         if name == KV:
             self.counters.add("loaded_tokens", sum(out) * self._tokens)
@@ -416,61 +523,72 @@ class HostStore:
             self.counters.add("failed_load_tokens", n * self._tokens, cause)
         return out
 
+    def _load_staged(
+        self, epoch: Any, built: _Built, name: str, keys: Sequence[str], end: float, unstage: Callable[[int, int, bool], Any]
+    ) -> list[Any]:
+        out: list[Any] = []
+        for start in range(0, len(keys), STAGED_PAGES):
+            part = keys[start : start + STAGED_PAGES]
+            with _staging(self.pools[name], end) as free:
+                good = [False] * len(part)
+                if free and not self._stopped:
+                    good = self._load(epoch, built, name, part, range(len(part)), end)
+                out += [unstage(start, i, ok) for i, ok in enumerate(good)]
+        return out
+
+
+@contextlib.contextmanager
+def _staging(pool: HostPool, end: float) -> Iterator[bool]:
+    """The pool's staging buffer, for one caller at a time: whether it is this one's before `end`."""
+    free = pool.lock.acquire(timeout=max(end - time.monotonic(), 0.0))
+    try:
+        yield free
+    finally:
+        if free:
+            pool.lock.release()
+
 
 class _Holder:
-    """What an epoch has built: made anew when a pool came later."""
+    """What an epoch has built: made anew, on a thread, when a pool came later."""
 
     def __init__(self, store: HostStore, namespace: Any):
         self._store = store
         self._namespace = namespace
         self._lock = threading.Lock()
+        self._making = False
+        self._closed = False
+        self._not_before = 0.0
         self._old: list[_Built] = []
         self._built = store.make(namespace, store._version)
 
     def now(self, version: int) -> _Built:
-        """The registration of the pools known by now."""
+        """The registration of the pools known by now, or of those known before while that is being made. Never waits."""
         with self._lock:
-            if self._built.version != version:
-                self._old.append(self._built)
-                self._built = self._store.make(self._namespace, version)
+            if self._built.version != version and not self._making and time.monotonic() >= self._not_before:
+                self._making = True
+                threading.Thread(target=self._remake, args=(version,), name="kvonce-pools", daemon=True).start()
             return self._built
+
+    def _remake(self, version: int) -> None:
+        made = None
+        try:
+            made = self._store.make(self._namespace, version)
+        except Exception as error:  # the pools known before go on
+            self._store.counters.add("errors", 1, "pools")
+            _log.warning("kvonce: a pool that came later could not be registered: %s", error)
+        with self._lock:
+            self._making = False
+            self._not_before = time.monotonic() + _REMAKE_SECONDS if made is None else 0.0
+            if made is not None and not self._closed:
+                self._old.append(self._built)
+                self._built, made = made, None
+        if made is not None:
+            made.rank.close()
 
     def close(self) -> None:
         """Ends the ranks; waits for lent rows."""
-        for built in [*self._old, self._built]:
-            built.rank.close()
-
-
-class _Metrics:
-    """Pages and bandwidth of each put and load of KV pages since they were last asked for."""
-
-    def __init__(self):
-        self._lock = threading.Lock()
-        self._events: dict[str, list[tuple[int, float]]] = {"prefetch": [], "backup": []}
-
-    def add(self, what: str, pages: int, moved: int, seconds: float) -> None:
-        """Notes one call; bandwidth is in GB/s, as SGLang's is."""
         with self._lock:
-            events = self._events[what]
-            events.append((pages, moved / 1e9 / max(seconds, 1e-9)))
-            del events[:-_EVENTS_MOST]
-
-    def drain(self) -> Any:
-        """SGLang's own object, or None."""
-        made = _new_storage_metrics()
-        with self._lock:
-            events, self._events = self._events, {"prefetch": [], "backup": []}
-        if made is not None:
-            for what, values in events.items():
-                getattr(made, f"{what}_pgs").extend(pages for pages, _ in values)
-                getattr(made, f"{what}_bandwidth").extend(rate for _, rate in values)
-        return made
-
-
-def _new_storage_metrics() -> Any:
-    for module in ("sglang.srt.observability.metrics_collector", "sglang.srt.metrics.collector"):
-        try:
-            return importlib.import_module(module).StorageMetrics()
-        except (ImportError, AttributeError):
-            continue
-    return None
+            self._closed = True
+            ranks = [built.rank for built in [*self._old, self._built]]
+        for rank in ranks:
+            rank.close()

@@ -17,6 +17,8 @@ from .startup import Facts, check_place, draft_identity, engine_name, identity_o
 
 _log = logging.getLogger("kvonce")
 
+_START_SECONDS = 5.0  # an engine's start waits so long for a store that is connected
+
 
 class Linker(UnifiedCacheLinker):
     """Answers SGLang's calls through a LinkerCore. Never raises on the data path.
@@ -39,11 +41,11 @@ class Linker(UnifiedCacheLinker):
     ):
         self.forward_stream = forward_stream
         self.pools: Any = {}
+        self._listener: updates.Listener | None = None
+        self._knows_updates = False
         self.core = self._open(server_args, params, components, extra_config)
         self.layer_done_counter = self.core.layer_done_counter
-        if not self.core.refusal:
-            _gate_states(params, self.layer_done_counter)
-        self._knows_updates = self.core.epochs is not None and updates.watch(self.core.weights_changed)
+        self.core.settle(_START_SECONDS)
 
     def _open(self, server_args: Any, params: Any, components: Any, extra_config: Any) -> LinkerCore:
         facts = Facts(server_args)
@@ -51,6 +53,7 @@ class Linker(UnifiedCacheLinker):
         settings = Settings()
         assembled: Assembled | None = None
         link: Connection | None = None
+        core: LinkerCore | None = None
         try:
             settings = Settings.parse(extra_config)
             place = place_of(facts, params)
@@ -73,13 +76,22 @@ class Linker(UnifiedCacheLinker):
                 counters=counters,
             )
             _log.info("kvonce: serves %s", ", ".join(f"{v.pool_name} shard {shards[v.text].flat} of {shards[v.text].count}" for v in views))
-            return self.core_class(views, assembled.num_layers, params.page_size, settings, counters, link=link, epochs=epochs)
+            core = self.core_class(views, assembled.num_layers, params.page_size, settings, counters, link=link, epochs=epochs)
+            _gate_states(params, core.layer_done_counter)
+            updates.pools_are([params.token_to_kv_pool_allocator])
+            self._listener = updates.Listener(core.weights_changed, core.weights_settled)
+            self._knows_updates = updates.watch(self._listener)
+            return core
         except Refused as refused:
             refusal = refused.text
         except Exception as error:  # the engine goes on, whatever it is
             _log.exception("kvonce: the linker could not be set up")
             refusal = f"kvonce: the linker could not be set up: {error}"
-        if link is not None:
+        if self._listener is not None:
+            updates.unwatch(self._listener)
+        if core is not None:
+            core.close()
+        elif link is not None:
             link.close()
         _log.warning("%s SGLang goes on without kvonce.", refusal)
         views, layers = (assembled.views, assembled.num_layers) if assembled is not None else ([], 1)
@@ -109,7 +121,12 @@ class Linker(UnifiedCacheLinker):
 
     def offload(self, transfers: Sequence[Any], session_id: str | None = None, **_newer: Any) -> bool:
         """Accepts a node's pages; read only after the events that say that they are written."""
-        return self.core.offload(transfers, self._ready())
+        try:
+            ready = self._ready()
+        except Exception:  # when they are written is not known: they are not read
+            self.core.complain("offload")
+            return self.core.offload(transfers, None, refuse="failed")
+        return self.core.offload(transfers, ready)
 
     def num_completed_offloads(self) -> int:
         """Offloads that are done, in the order in which they came."""
@@ -122,10 +139,13 @@ class Linker(UnifiedCacheLinker):
     def reset(self) -> None:
         """A flush keeps the store's pages; new weights begin a new epoch."""
         self.core.reset(self._knows_updates)
+        if self._knows_updates:
+            updates.flushed()
 
     def close(self) -> None:
         """Lets go of the store."""
-        updates.unwatch(self.core.weights_changed)
+        if self._listener is not None:
+            updates.unwatch(self._listener)
         self.core.close()
 
     # -- of drafts of the contract before 0.5.23 -----------------------------------------------------------------------

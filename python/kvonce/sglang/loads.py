@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Loads of a batch, layer group by layer group, from a thread of their own.
 
-Whatever happens, every layer of a batch is completed or failed by the batch's deadline, and a batch is failed only after
-the last write to the engine's slots.
+Whatever happens, every layer of a batch is completed or failed by the batch's deadline, and the engine is told of a failed
+batch only after the last write to its slots.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ class LoadJob:
     rid: str
     resolved: Resolved
     answer: Answer | None
+    running: _Running | None = None  #: its loads of kvonce, which wait for their gates; None: they are still to be made
 
 
 class _Part:
@@ -58,13 +59,15 @@ class _Part:
 
 
 class _Running:
-    """A job under way."""
+    """A job's loads of kvonce, under an epoch that is held until they have ended."""
 
-    def __init__(self, job: LoadJob, answer: Answer | None):
+    def __init__(self, job: LoadJob, answer: Answer | None, epoch: Any):
         self.job = job
         self.answer = answer
+        self.epoch = epoch
         self.pages = page_hashes(job.resolved.keys)
         self.renewed = False
+        self.gates: list[Any] = []  # per layer group: nothing of it is written before; empty: none
         rows = job.resolved.rows()
         missing = answer.optional_missing if answer is not None else frozenset()
         alike: dict[tuple[Any, ...], list[PoolView]] = {}
@@ -76,7 +79,8 @@ class _Running:
 
 
 class Loader:
-    """The thread. `issue(epoch, lease, pages, rows, begin, end, timeout)` starts one load of kvonce and gives its future;
+    """The thread. `issue(epoch, lease, pages, rows, begin, end, timeout, after)` starts one load of kvonce, which writes nothing
+    before `after` (None: at once), and gives its future; `gate()` makes such an `after`, with a method `signal`;
     `renew(job, epoch)` asks for a new lease, None when there is none; `release(answers)` gives leases back."""
 
     def __init__(
@@ -86,6 +90,7 @@ class Loader:
         load_seconds: float,
         page_tokens: int,
         issue: Callable[..., Any],
+        gate: Callable[[], Any],
         renew: Callable[[LoadJob, Any], Answer | None],
         release: Callable[[list[Answer]], None],
         counters: Counters,
@@ -94,30 +99,62 @@ class Loader:
         self._seconds = load_seconds
         self._page_tokens = page_tokens
         self._issue = issue
+        self._gate = gate
         self._renew = renew
         self._release = release
         self._counters = counters
         self._groups = layer_groups(counter.num_layers)
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._idle = threading.Event()
-        self._idle.set()
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
         self._open = 0
+        self._waiting: set[int] = set()  # batches that the thread has not begun
+        self._writing: set[int] = set()  # batches that it has
         self._thread = threading.Thread(target=self._work, name="kvonce-load", daemon=True)
         self._thread.start()
 
+    def accept(self, job: LoadJob) -> None:
+        """Makes the job's loads of kvonce now, while its lease is known to hold: a store that is lost from here on does not matter to
+        them. They write nothing before the batch begins. Raises what the job's slots or kvonce raise: then, and where the lease does
+        not hold, they are made when the batch begins."""
+        answer = job.answer
+        if answer is None or answer.lease is None or answer.epoch is None or answer.leased_until <= time.monotonic():
+            return
+        if not answer.epoch.live or not answer.epoch.acquire():
+            return
+        running = None
+        try:
+            running = _Running(job, answer, answer.epoch)
+            running.gates = [self._gate() for _ in self._groups]
+            self._issue_all([running], range(len(self._groups)), time.monotonic() + self._seconds)
+        except Exception:
+            self._put(lambda: self._end([running] if running is not None else [], answer.epoch))
+            raise
+        job.running = running
+
+    def drop(self, job: LoadJob) -> None:
+        """An accepted job that will not begin: nothing of it is written."""
+        running, job.running = job.running, None
+        if running is not None:
+            self._put(lambda: self._end([running], running.epoch))
+
     def start(self, index: int, jobs: list[LoadJob], epoch: Any) -> None:
-        """Loads a batch under the counter's index."""
+        """Loads a batch under the counter's index. epoch: the current one, for jobs that were not leased; None: there is none."""
+        with self._changed:
+            self._waiting.add(index)
         self._put(lambda: self._batch(index, jobs, epoch))
 
-    def give_back(self, answers: list[Answer]) -> None:
-        """Releases leases, off the caller's thread."""
-        if answers:
-            self._put(lambda: self._release(answers))
+    def quiet(self, index: int) -> None:
+        """Returns when nothing of the batch is written any more, and nothing will be. A copy that is stuck is waited for, however long:
+        its target must not be used for something else."""
+        with self._changed:
+            self._waiting.discard(index)
+            while not self._changed.wait_for(lambda: index not in self._writing, _CLOSE_SECONDS):
+                _log.error("kvonce: a load still writes to the engine's memory; waiting for it")
 
     def wait_idle(self, timeout: float) -> bool:
         """True when nothing is under way any more within the time."""
-        return self._idle.wait(timeout)
+        with self._changed:
+            return self._changed.wait_for(lambda: self._open == 0, timeout)
 
     def close(self) -> None:
         """Ends the thread when what is under way has ended."""
@@ -128,9 +165,8 @@ class Loader:
     # -- the thread ----------------------------------------------------------------------------------------------------
 
     def _put(self, work: Callable[[], None]) -> None:
-        with self._lock:
+        with self._changed:
             self._open += 1
-            self._idle.clear()
         self._queue.put(work)
 
     def _work(self) -> None:
@@ -140,30 +176,44 @@ class Loader:
             except Exception:
                 self._counters.add("errors", 1, "load")
                 _log.exception("kvonce: a load thread's work failed")
-            with self._lock:
+            with self._changed:
                 self._open -= 1
-                if self._open == 0:
-                    self._idle.set()
+                self._changed.notify_all()
 
     def _batch(self, index: int, jobs: list[LoadJob], epoch: Any) -> None:
-        """Every way out of here completes or fails all layers of the batch."""
+        """Every way out of here completes or fails all layers of the batch, after the last write."""
         deadline = time.monotonic() + self._seconds
         running: list[_Running] = []
+        with self._changed:
+            begun = index in self._waiting
+            self._waiting.discard(index)
+            if begun:
+                self._writing.add(index)
         try:
-            if epoch is None or not epoch.acquire():
-                raise _Failed("no_store" if epoch is None else "stale_epoch")
             try:
+                if not begun:
+                    raise _Failed("slow_load")  # the engine waits for it no more
                 for job in jobs:
-                    running.append(self._begin(job, epoch, deadline))
-                self._issue_all(running, range(len(self._groups)), epoch, deadline)
+                    running.append(self._begin(job, epoch))
+                for g in range(len(self._groups)):
+                    for one in running:
+                        if one.gates:
+                            one.gates[g].signal()
+                        else:
+                            self._issue_all([one], [g], deadline)
                 for g, (begin, end) in enumerate(self._groups):
                     for one in running:
-                        self._settle(one, g, epoch, deadline)
+                        self._settle(one, g, deadline)
                     for layer in range(begin, end):
                         self._counter.complete(index, layer)
             finally:
-                self._quiesce(running)
-                epoch.release()
+                for job in jobs:
+                    if job.running is not None:
+                        self._end([job.running], job.running.epoch)
+                        job.running = None
+                with self._changed:
+                    self._writing.discard(index)
+                    self._changed.notify_all()
             for one in running:
                 self._counters.add("loaded_tokens", one.job.resolved.pages * self._page_tokens)
         except Exception as error:
@@ -176,43 +226,56 @@ class Loader:
             _log.warning("kvonce: a batch of %d loads failed: %s", len(jobs), cause)
             self._counter.fail(index, error)
 
-    def _begin(self, job: LoadJob, epoch: Any, deadline: float) -> _Running:
+    def _begin(self, job: LoadJob, current: Any) -> _Running:
+        """The job's loads, held under their epoch: job.running from here on."""
         answer = job.answer
-        if answer is not None and answer.epoch is not epoch:
+        epoch = job.running.epoch if job.running is not None else current or (answer.epoch if answer is not None else None)
+        if epoch is None:
+            raise _Failed("no_store")
+        if not epoch.live or (answer is not None and answer.epoch is not epoch):
             raise _Failed("stale_epoch")
-        if answer is None or answer.lease is None or answer.leased_until <= time.monotonic():
-            answer = self._renew(job, epoch) or answer
-        if answer is None or answer.lease is None:
-            raise _Failed("lease_expired")
-        return _Running(job, answer)
+        if job.running is not None:
+            return job.running
+        if not epoch.acquire():
+            raise _Failed("stale_epoch")
+        try:
+            if answer is None or answer.lease is None or answer.leased_until <= time.monotonic():
+                answer = self._renew(job, epoch) or answer
+            if answer is None or answer.lease is None:
+                raise _Failed("lease_expired")
+            job.running = _Running(job, answer, epoch)
+        except Exception:
+            epoch.release()
+            raise
+        return job.running
 
-    def _issue_all(self, running: list[_Running], groups: Sequence[int], epoch: Any, deadline: float) -> None:
+    def _issue_all(self, running: list[_Running], groups: Sequence[int], deadline: float) -> None:
         """All loads of these layer groups, the first layers of all requests first."""
         for g in groups:
             begin, end = self._groups[g]
             for one in running:
-                futures = []
+                while len(one.futures) <= g:
+                    one.futures.append([])
+                one.futures[g] = []
+                gate = one.gates[g] if one.gates and not one.renewed else None
                 for part in one.parts:
                     first, last = part.span(begin, end)
                     if first < last:
                         left = max(deadline - time.monotonic(), 0.001)
-                        futures.append((part, self._issue(epoch, one.answer.lease, one.pages, part.rows, first, last, left)))
-                if g < len(one.futures):
-                    one.futures[g] = futures
-                else:
-                    one.futures.append(futures)
+                        future = self._issue(one.epoch, one.answer.lease, one.pages, part.rows, first, last, left, gate)
+                        one.futures[g].append((part, future))
 
-    def _settle(self, one: _Running, g: int, epoch: Any, deadline: float) -> None:
+    def _settle(self, one: _Running, g: int, deadline: float) -> None:
         """Waits for one request's layer group. A lease that ended early is asked for anew, once."""
         causes = self._causes(one.futures[g], deadline)
         if causes and _LEASE_CAUSES.issuperset(causes) and not one.renewed:
             one.renewed = True
             self._quiesce([one])
-            answer = self._renew(one.job, epoch)
+            answer = self._renew(one.job, one.epoch)
             if answer is not None and answer.lease is not None:
                 self._release([one.answer])
                 one.answer = answer
-                self._issue_all([one], range(g, len(self._groups)), epoch, deadline)
+                self._issue_all([one], range(g, len(self._groups)), deadline)
                 causes = self._causes(one.futures[g], deadline)
         if causes:
             raise _Failed(max(causes, key=causes.__getitem__))
@@ -231,13 +294,20 @@ class Loader:
                 out[name] = out.get(name, 0) + n
         return out
 
+    def _end(self, running: list[_Running], epoch: Any) -> None:
+        try:
+            self._quiesce(running)
+        finally:
+            epoch.release()
+
     def _quiesce(self, running: list[_Running]) -> None:
-        """Cancels what has not ended, and waits for the last write."""
+        """Cancels what has not ended, and waits for the last write, however long."""
         pending = [future for one in running for futures in one.futures for _, future in futures if not future.done()]
         for future in pending:
             future.cancel()
         for future in pending:
-            future.wait(_CLOSE_SECONDS)
+            while not future.wait(_CLOSE_SECONDS):
+                _log.error("kvonce: a load still writes to the engine's memory; waiting for it")
 
 
 class _Failed(Exception):

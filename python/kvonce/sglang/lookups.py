@@ -22,6 +22,7 @@ class Answer:
     until: float  #: no longer used for repeated questions after this
     leased_until: float  #: the lease may have ended after this
     optional_missing: frozenset[str] = frozenset()
+    life: int = 0  #: the store's incarnation that answered; 0: none was connected
 
 
 class LookupBook:
@@ -36,10 +37,11 @@ class LookupBook:
         self._clock = clock
         self._lock = threading.Lock()
 
-    def repeated(self, rid: str, keys: list[str]) -> Answer | None:
-        """The answer to the very same question, while it is fresh and its epoch is."""
+    def repeated(self, rid: str, keys: list[str], life: int) -> Answer | None:
+        """The answer to the very same question, while it is fresh and its epoch is, and while the store that gave it is there (life:
+        its incarnation now, 0 while there is none): of a store that is gone nothing can be loaded."""
         answer = self._answers.get(rid)
-        if answer is None or answer.until <= self._clock() or answer.keys != keys:
+        if answer is None or answer.life != life or answer.until <= self._clock() or answer.keys != keys:
             return None
         if answer.epoch is not None and not answer.epoch.live:
             return None

@@ -27,10 +27,16 @@ class Facts:
         self._sources = [server_args] if server_args is not None else []
         try:
             from sglang.srt import runtime_context
-        except Exception as error:  # no engine
+        except Exception as error:  # no engine, or an older one
             _log.debug("kvonce: no runtime context: %s", error)
+            try:
+                from sglang.srt.server_args import get_global_server_args
+
+                self._sources.append(get_global_server_args())
+            except Exception as older:
+                _log.debug("kvonce: no server arguments: %s", older)
             return
-        for name in ("get_model", "get_parallel", "get_spec", "get_lora"):
+        for name in ("get_model", "get_parallel", "get_spec", "get_lora", "get_memory"):
             try:
                 self._sources.append(getattr(runtime_context, name)())
             except Exception as error:  # an older version, or an engine that is not that far yet

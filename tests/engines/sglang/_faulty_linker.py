@@ -26,6 +26,35 @@ def trouble(what, on=True, rank=None, text=""):
     path.write_text(text) if on else path.unlink(missing_ok=True)
 
 
+class _Late:
+    """Half a second after another event."""
+
+    def __init__(self, gate):
+        self.gate, self.since = gate, None
+
+    def __call__(self):
+        if self.since is None and (self.gate is None or self.gate.ready()):
+            self.since = time.monotonic()
+        return self.since is not None and time.monotonic() - self.since > 0.5
+
+
+class _Then:
+    """A future; who has waited for it finds that something else was done after it."""
+
+    def __init__(self, future, then):
+        self.future, self.then = future, then
+
+    def wait(self, timeout=None):
+        came = self.future.wait(timeout)
+        if came and self.then is not None:
+            self.then, then = None, self.then
+            then()
+        return came
+
+    def __getattr__(self, name):
+        return getattr(self.future, name)
+
+
 class _Lost:
     """A future of a load or put whose store is gone."""
 
@@ -76,14 +105,14 @@ class FaultyCore(LinkerCore):
             epoch.built.group = _Group(epoch.built.group, self)
         return epoch
 
-    def issue_load(self, epoch, lease, pages, rows, begin, end, timeout):
+    def issue_load(self, epoch, lease, pages, rows, begin, end, timeout, after=None):
         if self.in_trouble("load"):
             return _Lost()
         if self.in_trouble("slow") and "mamba" in rows:
-            time.sleep(0.5)
+            after = _Late(after)
         if self.in_trouble("other") and "mamba" in rows:
-            return self._load_of_other_rank(epoch, lease, pages, rows, begin, end, timeout)
-        future = super().issue_load(epoch, lease, pages, rows, begin, end, timeout)
+            return self._load_of_other_rank(epoch, lease, pages, rows, begin, end, timeout, after)
+        future = super().issue_load(epoch, lease, pages, rows, begin, end, timeout, after)
         if self.in_trouble("kill"):
             pid = int((FOLDER / "trouble-kill").read_text())
             try:
@@ -91,8 +120,7 @@ class FaultyCore(LinkerCore):
             except ProcessLookupError:
                 pass  # the other rank was faster
         if self.in_trouble("zero") and "mamba" in rows:
-            future.wait(60)
-            self._zero_state(rows["mamba"])
+            return _Then(future, lambda: self._zero_state(rows["mamba"]))
         return future
 
     def issue_put(self, epoch, pages, rows, parent, depth, ready):
@@ -108,7 +136,7 @@ class FaultyCore(LinkerCore):
                     if row >= 0:
                         layer[row].zero_()
 
-    def _load_of_other_rank(self, epoch, lease, pages, rows, begin, end, timeout):
+    def _load_of_other_rank(self, epoch, lease, pages, rows, begin, end, timeout, after):
         view, built = self._state(), epoch.built
         if not hasattr(built, "other"):
             here = built.pools["mamba"]
@@ -118,7 +146,7 @@ class FaultyCore(LinkerCore):
                 kvonce.Component(name, [kvonce.Layer(address, stride, size, view.rows) for address, stride, size in layers])
                 for name, layers in view.components]
             built.other_pool = built.other.register_pool(here.name, parts, rows=view.rows, shard=((rank + 1) % of, 0, 0), unit=view.unit)
-        return built.other.load(lease, pages, {built.other_pool: rows["mamba"]}, layer_begin=begin, layer_end=end, timeout=timeout)
+        return built.other.load(lease, pages, {built.other_pool: rows["mamba"]}, layer_begin=begin, layer_end=end, after=after, timeout=timeout)
 
 
 class FaultyLinker(Linker):

@@ -15,6 +15,7 @@ PAGE = 16
 PROMPT = 200
 # On a machine with more processes than cores a lookup may wait for its turn.
 PATIENT = {"lookup_ms": 10_000, "load_ms": 60_000}
+PATIENT_HICACHE = {"lookup_ms": 2_500, "load_ms": 5_000, "put_ms": 5_000}  # as long as HiCache may wait
 
 
 def linker(store, linker="Linker", module="kvonce.sglang", **config):
@@ -28,7 +29,7 @@ def linker(store, linker="Linker", module="kvonce.sglang", **config):
 def hicache(store, interface_v1=1, layout="page_first", **config):
     """Arguments of an engine with HiCache's host pools and its storage on this store."""
     extra = {"backend_name": "kvonce", "module_path": "kvonce.sglang", "class_name": "HiCacheStorage", "interface_v1": interface_v1,
-             "prefetch_threshold": PAGE, "store": store.address, **PATIENT, **config}
+             "prefetch_threshold": PAGE, "store": store.address, **PATIENT_HICACHE, **config}
     return {
         "enable_hierarchical_cache": True, "hicache_ratio": 2, "hicache_write_policy": "write_through", "hicache_mem_layout": layout,
         "hicache_storage_backend": "dynamic", "hicache_storage_prefetch_policy": "wait_complete",
@@ -132,19 +133,54 @@ def other_weights(model):
     return str(folder)
 
 
-def new_weights(engine):
+def update(engine, folder, flush=True):
+    """Replaces the weights, with or without a flush after it."""
+    from sglang.srt.managers.io_struct import UpdateWeightFromDiskReqInput
+    request = UpdateWeightFromDiskReqInput(model_path=folder, flush_cache=flush)
+    answer = engine.loop.run_until_complete(engine.tokenizer_manager.update_weights_from_disk(request, None))
+    check(answer[0] if isinstance(answer, tuple) else getattr(answer, "success", True), "the weights are replaced", answer)
+
+
+def kept_again(engine, tokens, name, before_restore=None):
+    """What the engine computes now is stored, and restored after a flush."""
+    se.generate(engine, tokens)
+    local = se.generate(engine, tokens)
+    se.flush(engine)
+    se.pollute(engine, seed=name)
+    if before_restore:
+        before_restore()
+    restored = se.generate(engine, tokens)
+    check(restored.cached == local.cached, f"{name}: pages are restored after a flush", restored.cached, local.cached)
+    check(difference(restored, local) == 0.0, f"{name}: log probabilities to the last bit", difference(restored, local))
+
+
+def new_weights(engine, before_restore=None):
     """Nothing that the old weights made is served to the new ones, and the new ones' pages are kept in their turn."""
-    tokens = prompt("Llama weights", 200)
+    tokens, folder = prompt("Llama weights", 200), other_weights("llama")
     old = se.generate(engine, tokens)
     se.flush(engine)
-    answer = engine.update_weights_from_disk(other_weights("llama"))
-    check(answer[0] if isinstance(answer, tuple) else getattr(answer, "success", True), "the weights are replaced", answer)
+    if before_restore:
+        before_restore()
+    update(engine, folder)
     new = se.generate(engine, tokens)
     check(new.cached == 0, "new weights: nothing of the old ones is restored", new.cached)
     check(new.tokens != old.tokens or difference(new, old) > 0.1, "new weights answer otherwise", difference(new, old))
-    local = se.generate(engine, tokens)
+    kept_again(engine, tokens, "new weights", before_restore)
+
+    # As a trainer does: a flush, then updates without one.
+    other = prompt("Llama weights, other", 200)
+    update(engine, folder, flush=False)
+    se.generate(engine, other)
     se.flush(engine)
-    se.pollute(engine, seed="weights")
-    restored = se.generate(engine, tokens)
-    check(restored.cached == local.cached, "new weights: their own pages are restored after a flush", restored.cached)
-    check(difference(restored, local) == 0.0, "new weights: log probabilities to the last bit", difference(restored, local))
+    check(se.generate(engine, other).cached == 0, "updated without a flush: nothing is kept while old pages may be there")
+    se.flush(engine)
+    update(engine, folder, flush=False)
+    check(se.generate(engine, tokens).cached == 0, "flushed, then updated: nothing of before is restored")
+    kept_again(engine, tokens, "flushed, then updated", before_restore)
+
+    # Weights that a trainer writes itself: no call but these two.
+    se.flush(engine)
+    engine.begin_weight_update()
+    engine.end_weight_update()
+    check(se.generate(engine, tokens).cached == 0, "weights that were written into: nothing of before is restored")
+    kept_again(engine, tokens, "weights that were written into", before_restore)

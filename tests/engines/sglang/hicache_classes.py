@@ -25,6 +25,8 @@ def main():
     from sglang.srt.mem_cache.pool_host.mla import MLATokenToKVPoolHost
     from sglang.srt.mem_cache.storage import StorageBackendFactory
 
+    started = {"hicache_storage_backend": "dynamic"}  # with the engine, not attached while it runs
+
     def host(pool, layout):
         made = MHATokenToKVPoolHost if hasattr(pool, "k_buffer") and pool.k_buffer is not None and hasattr(pool, "head_num") else MLATokenToKVPoolHost
         info = pool.get_device_pool_infos()[0].buffer_info
@@ -36,7 +38,7 @@ def main():
             tp_rank=rank, tp_size=ranks, pp_rank=0, pp_size=1, attn_cp_rank=0, attn_cp_size=1, is_mla_model=is_mla, enable_storage_metrics=True,
             is_page_first_layout=True, model_name="classes",
             extra_config={"backend_name": "kvonce", "module_path": "kvonce.sglang", "class_name": "HiCacheStorage", "interface_v1": v1,
-                          "store": store.address, "model_id": f"classes {type(host_pool).__name__}", "lookup_ms": 10_000, "load_ms": 30_000, **extra})
+                          "store": store.address, "model_id": f"classes {type(host_pool).__name__}", "lookup_ms": 2_500, **extra})
         made = StorageBackendFactory.create_backend("dynamic", config, host_pool)
         made.register_mem_pool_host(host_pool)
         made.register_mem_host_pool_v2(host_pool, PoolName.KV)
@@ -52,7 +54,7 @@ def main():
         buffer = pool.kv_buffer
         return list(buffer) if isinstance(buffer, (list, tuple)) else [buffer]
 
-    with p.place() as _, Store() as store:
+    with p.place(**started) as _, Store() as store:
         for kind, device in (("MHA", p.mha()), ("MLA", p.mla())):
             layouts = ("layer_first", "page_first", "page_first_direct") + (("page_head",) if kind == "MHA" else ())
             for layout in layouts:
@@ -88,7 +90,7 @@ def main():
                     check(not kv.get_stats().backup_pgs, f"{name}: counted once")
                     kv.close()
 
-    with p.place(0, 2), Store() as store:
+    with p.place(0, 2, **started), Store() as store:
         both = []
         for rank in range(2):
             device, requests = p.kimi(2)
@@ -136,7 +138,7 @@ def main():
         for kv, _, _ in both:
             kv.close()
 
-    with p.place(), Store() as store:
+    with p.place(**started), Store() as store:
         os.environ["SGLANG_TEST_HICACHE_BACKEND_RANDOM_FAILURE"] = "0.5"
         pool = host(p.mha(), "page_first")
         kv = backend(store, pool)

@@ -171,7 +171,8 @@ def wrap(kvonce):
         elif (_folder() / "store-lost").exists():
             reason = kvonce.Reason["store_lost"]
         if (_folder() / "hold-loads").exists():
-            kwargs["after"] = lambda: not (_folder() / "hold-loads").exists()
+            gate = kwargs.get("after")
+            kwargs["after"] = lambda: not (_folder() / "hold-loads").exists() and (gate is None or (gate() if callable(gate) else gate.ready()))
         if reason is None:
             return load(self, lease, pages, rows, layer_begin, layer_end, *args, **kwargs)
         names = _hexadecimal(pages)
