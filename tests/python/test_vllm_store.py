@@ -54,7 +54,8 @@ class Engine:
             store = store_module.Store(plan, self.settings, identity, engine_id, rank, rows)
             self.stores.append(store)
             self.caches.append(caches)
-            self.workers.append(v.worker.WorkerSide(self.settings, store.epochs, store.counters))
+            connected = lambda store=store: store.link.connected  # noqa: E731
+            self.workers.append(v.worker.WorkerSide(self.settings, store.epochs, store.counters, connected=connected))
         self.plan = v.layout.make_plan(groups, v.facts(tp_size=ranks, blocks=BLOCKS))
         self.store = store_module.Store(self.plan, self.settings, identity, engine_id, "scheduler")
         self.stores.append(self.store)
@@ -261,9 +262,12 @@ class Trouble(Case):
             self.assertTrue(waits)
             engine.until_saved()
             self.assertEqual(engine.blocks.held(), set())
+            engine.settle()
+            engine.compute(v.Request("under new weights", 300), [[1, 2, 3, 4]])
+            self.assertEqual(engine.restore(v.Request("restored", 300), [[5, 6, 7, 8]]), (256, False))
 
     def hooks(self, engine, found):
-        """While the store hangs: gives a lease back, asks until that is a miss, computes and saves."""
+        """While the store hangs: gives a lease back, asks until that is a miss, computes and saves, hears of new weights."""
         engine.side.finished(found)
         self.assertEqual(engine.matched(v.Request("asks", 300)), (0, False))
         request = v.Request("computed", 320)
@@ -271,6 +275,12 @@ class Trouble(Case):
         engine.side.track(request)
         engine.step(v.output({"computed": 320}, {}, {"computed": ([5, 6, 7, 8, 9],)}))
         engine.step(v.output({}))
+        engine.side.reset()  # new weights: the store has to be asked for their epoch, and to register it
+        for number in range(20):
+            request = v.Request(f"after new weights {number}", 300)
+            self.assertEqual(engine.matched(request), (0, False))
+            engine.step(v.output({request.request_id: 300}, {}, {request.request_id: ([11, 12, 13, 14],)}))
+            engine.side.finished(request)
 
     def test_a_lease_is_given_back_and_nobody_waits_for_it(self):
         with Engine(self.address, [v.full()]) as engine:

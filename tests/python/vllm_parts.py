@@ -2,12 +2,15 @@
 """kvonce.vllm's parts for tests that need no vLLM and no native library: cache groups, requests, blocks, a page group in memory."""
 
 import importlib
+import logging
+import sys
 import types
 
 import engine_parts
 from sglang_parts import Future
 
 engine = engine_parts.load()
+unique = engine_parts.unique
 
 
 def load(name):
@@ -84,6 +87,11 @@ class BlockPool:
 
     def __init__(self, blocks=100):
         self.blocks = [Block(number) for number in range(blocks)]
+        self.empty()
+
+    def empty(self):
+        """The engine's own cache is emptied: another table takes the place of the old one."""
+        self.cached_block_hash_to_block = object()
 
     def touch(self, blocks):
         for block in blocks:
@@ -162,3 +170,41 @@ def output(scheduled, computed=None, tables=None, boundaries=None, preempted=(),
         finished_req_ids=set(finished),
         kv_connector_block_state=block_state,
     )
+
+
+def connector():
+    """kvonce.vllm.connector, over a vLLM of which there is no more than the names that it takes from it."""
+
+    class Base:
+        def __init__(self, vllm_config, role, kv_cache_config):
+            self._vllm_config, self.role, self._kv_cache_config = vllm_config, role, kv_cache_config
+            self._kv_transfer_config = vllm_config.kv_transfer_config
+            self.metadata = None
+
+        def _get_connector_metadata(self):
+            return self.metadata
+
+    class Results:
+        def __init__(self, sending=(), receiving=(), failed=()):
+            self.finished_sending, self.finished_recving, self.failed_recving = set(sending), set(receiving), set(failed)
+
+    def plain(name):
+        return type(name, (), {})
+
+    base = "vllm.distributed.kv_transfer.kv_connector"
+    made = {
+        "vllm.logger": {"init_logger": logging.getLogger},
+        "vllm.v1.metrics.cache_hit_source": {"CacheHitSource": types.SimpleNamespace(HOST="host")},
+        f"{base}.factory": {"KVConnectorFactory": types.SimpleNamespace(register_connector=lambda *_: None)},
+        f"{base}.v1.metrics": {"KVConnectorPromMetrics": plain("Prom"), "KVConnectorStats": plain("Stats")},
+        f"{base}.v1.base": {
+            "KVConnectorBase_V1": Base,
+            "KVConnectorTransferResults": Results,
+            "KVConnectorRole": types.SimpleNamespace(SCHEDULER="scheduler", WORKER="worker"),
+            **{name: plain(name) for name in ("KVConnectorMetadata", "KVConnectorWorkerMetadata", "SupportsHMA")},
+        },
+    }
+    for name, members in made.items():
+        module = sys.modules[name] = types.ModuleType(name)
+        module.__dict__.update(members)
+    return load("connector")

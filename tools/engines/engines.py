@@ -48,6 +48,8 @@ VARIABLES = {
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_NO_USAGE_STATS": "1",
+        # What little is compiled in spite of enforce_eager takes each process ten seconds.
+        "TORCHDYNAMO_DISABLE": "1",
     },
 }
 PATCHES = {"sglang": TOOLS / "sglang_cpu", "vllm": TOOLS / "vllm_cpu"}

@@ -19,9 +19,10 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 )
 from vllm.logger import init_logger
 
-from kvonce.engine import Refused, Settings
+from kvonce.engine import Counters, Refused, Settings
 
 from .facts import facts_of, identity_of
+from .guard import Failures, guarded
 from .layout import layer_rows, make_plan
 from .messages import Done, Step
 from .metrics import KvonceProm, KvonceStats
@@ -34,6 +35,7 @@ _log = init_logger(__name__)
 #: Keys of the extra config that vLLM itself puts or reads there.
 ENGINE_KEYS = frozenset({"enable_cross_layers_blocks", "kv_connector_priority"})
 CLOSE_SECONDS = 5.0
+START_SECONDS = 5.0  # the engine's start waits so long for the store to register it
 
 
 def _logging_as_the_engine() -> None:
@@ -80,6 +82,7 @@ class KvonceConnector(KVConnectorBase_V1, SupportsHMA):
         self._worker: WorkerSide | None = None
         self._store: Store | None = None
         self._counted: dict[tuple[str, str], int] = {}
+        self.failures = Failures()
         self._refused = ""
         try:
             self._prepare()
@@ -109,6 +112,7 @@ class KvonceConnector(KVConnectorBase_V1, SupportsHMA):
     def _prepare_scheduler(self) -> None:
         transfer = self._kv_transfer_config
         self._store = Store(self._plan, self._settings, self._identity, str(transfer.engine_id), "scheduler")
+        self.failures = Failures(self._store.counters)
         events = getattr(self._vllm_config, "kv_events_config", None)
         self._scheduler = SchedulerSide(
             self._plan,
@@ -119,7 +123,10 @@ class KvonceConnector(KVConnectorBase_V1, SupportsHMA):
             self._vllm_config.parallel_config.tensor_parallel_size,
             self._store.cause,
             bool(events is not None and events.enable_kv_cache_events),
+            failures=self.failures,
+            connected=lambda: self._store.link.connected,
         )
+        self._store.settle(START_SECONDS)
         _log.info(
             "kvonce: pages of %d tokens; pools %s; store %s, role %s",
             self._plan.page_tokens,
@@ -158,6 +165,7 @@ class KvonceConnector(KVConnectorBase_V1, SupportsHMA):
         """Counters in vLLM's Prometheus page."""
         return KvonceProm(vllm_config, metric_types, labelnames, per_engine_labelvalues)
 
+    @guarded()
     def get_kv_connector_stats(self) -> KvonceStats | None:
         """What was counted in this process since the last call."""
         if self._store is None:
@@ -168,43 +176,72 @@ class KvonceConnector(KVConnectorBase_V1, SupportsHMA):
         self._counted = self._store.counters.snapshot()
         return stats
 
+    def _close(self) -> None:
+        if self._store is not None:
+            self._store.close()
+
+    @guarded(after=_close)
     def shutdown(self) -> None:
         """Ends the connection; saves that are running end first."""
         if self._worker is not None:
             self._worker.wait(CLOSE_SECONDS)
-        if self._store is not None:
-            self._store.close()
+        self._close()
 
     # -- scheduler -----------------------------------------------------------------------------------------------------
 
+    # Whatever goes wrong in a hook, the engine hears that there is nothing to load and nothing to do, and the request is left alone.
+
+    def _disown(self, request: Any, *_: Any) -> None:
+        if self._scheduler is not None:
+            self._scheduler.disown(request)
+
+    def _not_planned(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
+        if self._scheduler is not None:
+            self._scheduler.not_planned(request, num_external_tokens)
+
+    def _forget(self, request: Any, *_: Any) -> None:
+        if self._scheduler is not None:
+            self._scheduler.forget(request)
+
+    def _switch_off(self, *_: Any) -> None:
+        # Without blocks that are kept a save may read another request's; after new weights nothing older may be used.
+        if self._scheduler is not None:
+            self._scheduler.switch_off("kvonce: a call that must not fail has failed, see above.")
+
+    @guarded(after=_switch_off)
     def bind_gpu_block_pool(self, gpu_block_pool: Any) -> None:
         """Blocks that are read are kept by the pool's reference counts."""
         if self._scheduler is not None:
             self._scheduler.bind_block_pool(gpu_block_pool)
 
+    @guarded(after=_disown)
     def on_new_request(self, request: Any) -> None:
         """Remembers it."""
         if self._scheduler is not None:
             self._scheduler.track(request)
 
+    @guarded(lambda: (0, False), after=_disown)
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:
         """How much more than the engine holds can be restored; None while the store is being asked."""
         if self._scheduler is None:
             return 0, False
         return self._scheduler.matched(request, num_computed_tokens)
 
+    @guarded(after=_not_planned)
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         """Plans the load into the blocks that the engine gave it."""
         if self._scheduler is not None:
             tables = blocks.get_block_ids() if num_external_tokens > 0 else ()
             self._scheduler.allocated(request, tables, num_external_tokens)
 
+    @guarded(dict)
     def get_external_cache_hit_sources(self, request: Any, num_external_tokens: int) -> dict[Any, int]:
         """All that the store holds is in the host's memory."""
         from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
         return {CacheHitSource.HOST: num_external_tokens} if num_external_tokens else {}
 
+    @guarded(lambda: KvonceMetadata(Step()))
     def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:
         """This step's loads and saves."""
         return KvonceMetadata(self._scheduler.step(scheduler_output) if self._scheduler is not None else Step())
@@ -213,35 +250,53 @@ class KvonceConnector(KVConnectorBase_V1, SupportsHMA):
         """What the ranks have done."""
         if self._scheduler is None:
             return
+        self._saves_done(connector_output)
+        self._loads_done(connector_output)
+        self._sent(connector_output)
+
+    @guarded()
+    def _saves_done(self, connector_output: Any) -> None:
         meta = connector_output.kv_connector_worker_meta
         if isinstance(meta, KvonceWorkerMetadata):
             self._scheduler.done(meta.done)
+
+    @guarded()
+    def _loads_done(self, connector_output: Any) -> None:
         failed = getattr(connector_output, "failed_recving", None) or ()
         self._scheduler.received(connector_output.finished_recving or (), failed)
+
+    @guarded()
+    def _sent(self, connector_output: Any) -> None:
         self._scheduler.sent(connector_output.finished_sending or ())
 
+    @guarded(lambda: (False, None), after=_forget)
     def request_finished(self, request: Any, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
         """True while saves of the request are running: its blocks stay until they are read."""
         return (self._scheduler is not None and self._scheduler.finished(request)), None
 
+    @guarded(lambda: (False, None), after=_forget)
     def request_finished_all_groups(
         self, request: Any, block_ids: tuple[list[int], ...]
     ) -> tuple[bool, dict[str, Any] | None]:
         """As request_finished, for models of several cache groups."""
         return self.request_finished(request, [])
 
+    @guarded(lambda: False)
     def has_pending_push_work(self) -> bool:
         """The engine goes on stepping until it has heard of the end of every save."""
         return self._scheduler is not None and self._scheduler.busy
 
+    @guarded(lambda: False)
     def has_pending_block_frees(self) -> bool:
         """True while blocks are only waiting for their saves."""
         return self._scheduler is not None and self._scheduler.frees_soon
 
+    @guarded(lambda: True, after=_switch_off)
     def reset_cache(self) -> bool | None:
         """New weights, for all that vLLM tells: opens a weight epoch. The pages of the old one stay for other engines."""
         return self._scheduler.reset() if self._scheduler is not None else True
 
+    @guarded(tuple)
     def take_events(self) -> Iterable[Any]:
         """KV events of pages that all ranks have stored. The store's evictions are not among them."""
         if self._scheduler is None or not (self._scheduler.events or self._scheduler.cleared):
@@ -268,6 +323,10 @@ class KvonceConnector(KVConnectorBase_V1, SupportsHMA):
 
     # -- worker --------------------------------------------------------------------------------------------------------
 
+    def _takes_no_part(self, *_: Any) -> None:
+        self._worker = WorkerSide(Settings(), None, Counters(), self._refused or "kvonce: a rank cannot start, see its log.")
+
+    @guarded(after=_takes_no_part)
     def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
         """The cache tensors of this rank: from here on it takes part."""
         if not self._refused:
@@ -276,29 +335,40 @@ class KvonceConnector(KVConnectorBase_V1, SupportsHMA):
                 rows = {group: layer_rows(layers, kv_caches, self._plan.blocks) for group, layers in groups.items()}
                 engine_id = str(self._kv_transfer_config.engine_id)
                 self._store = Store(self._plan, self._settings, self._identity, engine_id, self._rank, rows)
+                self.failures = Failures(self._store.counters)
                 self._caches = kv_caches  # the memory must live as long as it is lent
             except Refused as refused:
                 self._refuse(refused.text)
             except Exception as error:
                 _log.exception("kvonce: cannot start")
                 self._refuse(f"kvonce: cannot start: {error}")
-        self._worker = self._make_worker()
-
-    def _make_worker(self) -> WorkerSide:
-        from kvonce.engine import Counters
-
         if self._store is None:
-            return WorkerSide(Settings(), None, Counters(), self._refused)
-        return WorkerSide(self._settings, self._store.epochs, self._store.counters)
+            self._takes_no_part()
+        else:
+            store = self._store
+            self._worker = WorkerSide(
+                self._settings, store.epochs, store.counters, failures=self.failures, connected=lambda: store.link.connected
+            )
+            store.settle(START_SECONDS)
 
     def _step(self) -> Step:
         return self._get_connector_metadata().step
 
+    def _no_loads(self, *_: Any, **__: Any) -> None:
+        if self._worker is not None:
+            self._worker.no_loads(self._step())
+
+    def _no_saves(self, *_: Any) -> None:
+        if self._worker is not None:
+            self._worker.no_saves(self._step())
+
+    @guarded()
     def handle_preemptions(self, kv_connector_metadata: KVConnectorMetadata) -> None:
         """Called before each step's forward. Blocks of saves are kept by reference: nothing has to be waited for."""
         if self._worker is not None:
             self._worker.begin(kv_connector_metadata.step)
 
+    @guarded(after=_no_loads)
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
         """Starts this step's loads, which end between later steps."""
         if self._worker is not None:
@@ -310,11 +380,13 @@ class KvonceConnector(KVConnectorBase_V1, SupportsHMA):
     def save_kv_layer(self, layer_name: str, kv_layer: Any, attn_metadata: Any, **kwargs: Any) -> None:
         """Nothing: whole blocks are saved when the forward is over."""
 
+    @guarded(after=_no_saves)
     def wait_for_save(self) -> None:
         """Starts this step's saves; waits for none."""
         if self._worker is not None:
             self._worker.start_saves(self._step())
 
+    @guarded(KVConnectorTransferResults)
     def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
         """Requests whose loads or saves have ended."""
         if self._worker is None:
@@ -322,11 +394,13 @@ class KvonceConnector(KVConnectorBase_V1, SupportsHMA):
         results = self._worker.results()
         return KVConnectorTransferResults(results.sent, results.received, results.failed)
 
+    @guarded(lambda: (None, None))
     def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:
         """As get_transfer_results, for callers that do not know it: they hear of no failure."""
         results = self.get_transfer_results(finished_req_ids)
         return results.finished_sending or None, results.finished_recving or None
 
+    @guarded()
     def build_connector_worker_meta(self) -> KvonceWorkerMetadata | None:
         """Saves that have ended on this rank."""
         if self._worker is None:

@@ -21,6 +21,11 @@ class Load:
     rows: Rows
     tokens: int  #: that the engine counts on
 
+    @property
+    def pages(self) -> int:
+        """Number of pages."""
+        return len(self.hashes) // 32
+
 
 @dataclasses.dataclass
 class Save:

@@ -14,8 +14,10 @@ from typing import Any
 from kvonce.engine import Counters, Epoch, Epochs, Settings
 
 from .adapters import Adapters, salted
+from .guard import Failures
 from .layout import NULL_BLOCK, Plan
 from .messages import Done, Load, Rows, Save, Step
+from .tracked import Answer, Asking, Saving, Stored, Tracked
 
 _log = logging.getLogger("kvonce")
 
@@ -25,74 +27,14 @@ LEASE_SPARE_SECONDS = 20.0  # a request may wait for blocks for so long before i
 KEPT_SHARE = 0.5  # of the engine's blocks may be kept for saves that are running
 SOON_SECONDS = 0.1  # a save that takes longer is not worth waiting for
 KNOWN_PAGES = 65_536  # hashes of pages that were stored lately
-
-
-@dataclasses.dataclass
-class Answer:
-    """What a lookup found for a request: its first `pages` pages, under a lease."""
-
-    epoch: Epoch
-    pages: int
-    lease: Any
-    start: int  #: tokens that the engine had itself
-    asked: int  #: pages asked for
-    until: float  #: time when the lease gets too short
-
-
-@dataclasses.dataclass
-class Asking:
-    """A lookup under way."""
-
-    epoch: Epoch
-    future: Any
-    pages: int
-    since: float
-    dropped: bool = False
-
-
-@dataclasses.dataclass
-class Tracked:
-    """A request of the engine."""
-
-    request: Any
-    next_page: int = 0  #: the first that was not offered yet
-    asking: Asking | None = None
-    answer: Answer | None = None
-    loading: Load | None = None
-    skipped: int = 0  #: pages that could not be offered when they were complete
-    restored: int = 0  #: pages that a load brought
-    counted: bool = False
-    failed: bool = False  #: a load failed: compute it
-    stale: bool = False  #: holds KV of weights that were replaced
-    salt: bytes | None = None  #: of its adapter's content; None: not known yet
-    jobs: set[int] = dataclasses.field(default_factory=set)
-
-
-@dataclasses.dataclass
-class Stored:
-    """Pages that all ranks have stored, for KV events."""
-
-    hashes: list[bytes]
-    parent: bytes | None
-    tokens: list[int]
-    lora: Any
-
-
-@dataclasses.dataclass
-class Saving:
-    """A save that not all ranks have answered, and the blocks that are kept for it."""
-
-    save: Save
-    blocks: int
-    pinned: list[Any]
-    stored: Stored | None
-    since: float
+NO_CACHE = object()
 
 
 class SchedulerSide:
     """One per engine. All calls on the scheduler's thread.
 
-    release(lease): gives a lease back; never raises. ranks: rank processes that answer each save.
+    release(lease): gives a lease back; never raises. ranks: rank processes that answer each save. connected: whether a store
+    answers, for the causes of misses.
     """
 
     def __init__(
@@ -106,6 +48,8 @@ class SchedulerSide:
         cause: Callable[[str, int], str] = lambda reason, pages: reason,
         events: bool = False,
         adapters: Adapters | None = None,
+        failures: Failures | None = None,
+        connected: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
     ):
         self.plan = plan
@@ -113,9 +57,11 @@ class SchedulerSide:
         self.epochs = epochs
         self.counters = counters
         self.refused = ""  # why a rank takes no part
+        self.failures = failures or Failures(counters)
         self._release = release
         self._ranks = ranks
         self._cause = cause
+        self._connected = connected
         self._clock = clock
         self._events_on = events
         self._adapters = adapters or Adapters()
@@ -131,6 +77,10 @@ class SchedulerSide:
         self._block_pool: Any = None
         self._known: collections.OrderedDict[bytes, None] = collections.OrderedDict()
         self._life = 0
+        self._off = 0  # 1: switched off
+        self._cache: Any = None  # what stands for the engine's own cache as it was in the last step
+        self._old_cache: Any = NO_CACHE  # that which may hold pages of replaced weights
+        self._holds: dict[int, bool] = {}  # whether an adapter is as it was, looked up once a step; by id of its Content
         self._quick = QUICK_SECONDS
         self.events: list[Stored] = []
         self.cleared = False  # for KV events: all was forgotten
@@ -144,12 +94,55 @@ class SchedulerSide:
     def track(self, request: Any) -> Tracked:
         """The state of a request; made when it is new."""
         found = self._requests.get(request.request_id)
-        new = found is None or found.request is not request
-        if new:
+        if found is None or found.request is not request:
             found = self._requests[request.request_id] = Tracked(request)
-        if found.salt is None:
-            found.salt = self._adapters.salt(getattr(request, "lora_request", None), new)
+            found.content = self._adapters.content(getattr(request, "lora_request", None), self._cache_life())
         return found
+
+    def disown(self, request: Any) -> None:
+        """Something went wrong with the request: it is neither looked up nor saved any more. The engine computes it."""
+        tracked = self._requests.get(request.request_id)
+        if tracked is None:
+            tracked = self._requests[request.request_id] = Tracked(request)
+        tracked.ours = False
+        self._drop(tracked)
+
+    def forget(self, request: Any) -> None:
+        """Ending the request went wrong: its blocks are the engine's. Those that saves read are kept by reference."""
+        self._requests.pop(request.request_id, None)
+
+    def switch_off(self, why: str) -> None:
+        """From now on nothing is looked up or saved, and loads that are running have failed."""
+        self.refused = why
+        self._off = 1
+        _log.error("%s kvonce is not used any more.", why)
+
+    @property
+    def _updates(self) -> int:
+        return self.epochs.number + self._off
+
+    def _cache_life(self) -> Any:
+        """Stands for the engine's own cache until that is emptied: vLLM puts another table in its place then."""
+        return getattr(self._block_pool, "cached_block_hash_to_block", None)
+
+    def _mixes(self, tracked: Tracked) -> bool:
+        """Whether pages that the request has from the engine's own cache may be of weights that were replaced: all that is
+        computed behind them is, then, too."""
+        life = self._cache_life()
+        lora = getattr(tracked.request, "lora_request", None)
+        return life is self._old_cache or self._adapters.replaced(lora, life)
+
+    def _serves(self, tracked: Tracked) -> bool:
+        """Whether the request's pages have a name in the store: not while its adapter's content is not known, nor when that was
+        replaced since the request came."""
+        if not tracked.ours or tracked.salt is None:
+            return False
+        key = id(tracked.content)
+        if key not in self._holds:
+            self._holds[key] = self._adapters.holds(getattr(tracked.request, "lora_request", None), tracked.content)
+        if not self._holds[key]:
+            self.disown(tracked.request)
+        return tracked.ours
 
     def _names(self, tracked: Tracked, first: int, end: int) -> bytes:
         """What the pages first .. end-1 of a request are called in the store."""
@@ -161,17 +154,22 @@ class SchedulerSide:
         page = self.plan.page_tokens
         # At least one token is computed: recurrent state cannot be rewound by one.
         limit = min((request.num_tokens - 1) // page, self.plan.hashed_pages(request.block_hashes))
-        if not self.settings.reads or self.refused or tracked.failed or tracked.salt is None:
+        tracked.mixed = computed > 0 and self._mixes(tracked)
+        if not self.settings.reads or self.refused or tracked.failed:
             return 0, False
         if getattr(request, "skip_reading_prefix_cache", False):
             return 0, False
         if limit * page <= computed or limit * page < self.settings.min_tokens:
             self._drop(tracked)
             return 0, False
+        if not self._serves(tracked):
+            if tracked.ours:
+                self._count(tracked, limit * page - computed, 0, "adapter")
+            return 0, False
         epoch = self.epochs.current()
         if epoch is None:
             self._drop(tracked)
-            self._count(tracked, limit * page - computed, 0, "no_store")
+            self._count(tracked, limit * page - computed, 0, self._no_epoch())
             return 0, False
         answer = self._answer(tracked, epoch, limit, computed)
         if answer is None:
@@ -182,6 +180,9 @@ class SchedulerSide:
             return 0, False
         answer.start = computed
         return tokens, True
+
+    def _no_epoch(self) -> str:
+        return "no_epoch" if self._connected() else "no_store"
 
     def _answer(self, tracked: Tracked, epoch: Epoch, limit: int, computed: int) -> Answer | None:
         now = self._clock()
@@ -232,8 +233,7 @@ class SchedulerSide:
                 self._names(tracked, 0, limit), lease_time=self.lease_seconds, timeout=self.settings.lookup_ms / 1000
             )
         except Exception as error:
-            self.counters.add("errors", 1, "lookup")
-            _log.debug("kvonce: lookup failed: %s", error)
+            self.failures.tell("lookup", error)
         return asking
 
     def _count(self, tracked: Tracked, asked: int, hit: int, cause: str) -> None:
@@ -248,8 +248,11 @@ class SchedulerSide:
             self._release(answer.lease)
         asking, tracked.asking = tracked.asking, None
         if asking is not None and asking.future is not None:
-            asking.future.add_done_callback(self._release_found)
-            asking.future.cancel()
+            try:
+                asking.future.add_done_callback(self._release_found)
+                asking.future.cancel()
+            except Exception as error:  # its lease ends by itself
+                self.failures.tell("lookup", error)
 
     def _release_found(self, future: Any) -> None:
         try:
@@ -267,17 +270,35 @@ class SchedulerSide:
             tracked.answer = answer
             self._drop(tracked)
             return
-        if answer is None:
-            _log.error("kvonce: %d tokens of request %s are wanted that were never offered", tokens, request.request_id)
-            answer = Answer(None, 0, None, 0, 0, 0.0)  # type: ignore[arg-type]
-        first, end = answer.start // self.plan.page_tokens, (answer.start + tokens) // self.plan.page_tokens
-        rows = self._load_rows(tables, answer.start, first, end) if answer.epoch is not None else {}
-        value = answer.epoch.value if answer.epoch is not None else ""
-        load = Load(request.request_id, self.epochs.number, value, answer.lease, self._names(tracked, first, end), rows, tokens)
+        lease = answer.lease if answer is not None else None
+        try:
+            load = self._planned_load(tracked, answer, tables, tokens)
+        except Exception as error:
+            self.failures.tell("load", error)
+            load = self._nothing(request, tokens, lease)
         tracked.loading = load
-        tracked.restored = end
+        tracked.restored = answer.start // self.plan.page_tokens + load.pages if answer is not None and load.rows else 0
         self._loading[request.request_id] = load
         self._loads.append(load)
+
+    def _planned_load(self, tracked: Tracked, answer: Answer | None, tables: Sequence[Sequence[int]], tokens: int) -> Load:
+        if answer is None:
+            raise RuntimeError(f"{tokens} tokens of request {tracked.request.request_id} are wanted that were never offered")
+        first, end = answer.start // self.plan.page_tokens, (answer.start + tokens) // self.plan.page_tokens
+        rows = self._load_rows(tables, answer.start, first, end)
+        names = self._names(tracked, first, end)
+        return Load(tracked.request.request_id, self._updates, answer.epoch.value, answer.lease, names, rows, tokens)
+
+    def _nothing(self, request: Any, tokens: int, lease: Any = None) -> Load:
+        """A load of no row: the ranks report it as failed, so the engine computes the tokens."""
+        return Load(request.request_id, self._updates, "", lease, b"", {}, tokens)
+
+    def not_planned(self, request: Any, tokens: int) -> None:
+        """Planning a load went wrong, and the engine waits for its end: it hears that the load has failed."""
+        self.disown(request)
+        if tokens > 0 and request.request_id not in self._loading:
+            load = self._requests[request.request_id].loading = self._loading[request.request_id] = self._nothing(request, tokens)
+            self._loads.append(load)
 
     def _load_rows(self, tables: Sequence[Sequence[int]], start: int, first: int, end: int) -> Rows:
         page = self.plan.page_tokens
@@ -327,6 +348,9 @@ class SchedulerSide:
             self._drop(tracked)
             tracked.stale = getattr(tracked.request, "num_computed_tokens", 0) > 0
             tracked.next_page = tracked.restored = 0
+        # The engine empties its own cache at the same time, if no block is in use.
+        life = self._cache_life()
+        self._old_cache = life if life is None or life is self._cache else NO_CACHE
         self._known.clear()
         self.cleared = True
         return True
@@ -335,18 +359,24 @@ class SchedulerSide:
 
     def step(self, output: Any) -> Step:
         """What the ranks have to do in the step that `output` (vLLM's SchedulerOutput) describes."""
-        epoch = self.epochs.current()
-        step = Step(self.epochs.number, epoch.value if epoch is not None else None, self._loads, [], self._held)
+        step = Step(self._updates, None, self._loads, [], self._held)
         self._quick = QUICK_SECONDS
         self._loads, self._held = [], []
-        self._look_for_another_life()
-        preempted = output.preempted_req_ids or ()
-        for request in preempted:
-            tracked = self._requests.get(request)
-            if tracked is not None:
-                tracked.stale = False  # all its KV is computed anew
-        if self.settings.writes and not self.refused:
-            self._plan_saves(output, step, preempted)
+        self._cache = self._cache_life()
+        self._holds.clear()
+        try:
+            epoch = self.epochs.current()
+            step.epoch = epoch.value if epoch is not None else None
+            self._look_for_another_life()
+            preempted = output.preempted_req_ids or ()
+            for request in preempted:
+                tracked = self._requests.get(request)
+                if tracked is not None:
+                    tracked.stale = tracked.mixed = tracked.scheduled = False  # all its KV is computed anew
+            if self.settings.writes and not self.refused:
+                self._plan_saves(output, step, preempted)
+        except Exception as error:
+            self.failures.tell("step", error)
         return step
 
     def _look_for_another_life(self) -> None:
@@ -364,23 +394,45 @@ class SchedulerSide:
         boundaries = state.boundary_state_offloads if state is not None and self.plan.states else {}
         computed = {new.req_id: new.num_computed_tokens for new in output.scheduled_new_reqs}
         computed.update(zip(output.scheduled_cached_reqs.req_ids, output.scheduled_cached_reqs.num_computed_tokens, strict=True))
-        page = self.plan.page_tokens
         for name, scheduled in output.num_scheduled_tokens.items():
             tracked = self._requests.get(name)
-            if tracked is None or tracked.stale or tracked.salt is None:
+            if tracked is None or not tracked.ours:
                 continue
-            hashes = tracked.request.block_hashes
-            ready = min((computed[name] + scheduled) // page, self.plan.hashed_pages(hashes))
-            offers = self._boundaries(boundaries.get(name, ()), hashes)
-            if (ready > tracked.next_page or offers) and ready * page >= self.settings.min_tokens:
-                self._save(tracked, name, ready, computed[name], state.get_block_ids(name), offers, step)
+            try:  # what goes wrong with one request is nothing to the others
+                self._plan_saves_of(tracked, name, computed[name], scheduled, boundaries.get(name, ()), state, step)
+            except Exception as error:
+                self._left_alone(tracked, error)
         for name, entries in boundaries.items():
             if name in output.num_scheduled_tokens or name in preempted or name in output.finished_req_ids:
                 continue  # done above, or its blocks may be another's by now
             tracked = self._requests.get(name)
-            if tracked is not None and not tracked.stale and tracked.salt is not None:
-                offers = self._boundaries(entries, tracked.request.block_hashes)
-                self._save(tracked, name, tracked.next_page, 0, None, offers, step)
+            if tracked is None or tracked.stale or tracked.mixed:
+                continue
+            try:
+                if self._serves(tracked):
+                    offers = self._boundaries(entries, tracked.request.block_hashes)
+                    self._save(tracked, name, tracked.next_page, 0, None, offers, step)
+            except Exception as error:
+                self._left_alone(tracked, error)
+
+    def _left_alone(self, tracked: Tracked, error: Exception) -> None:
+        self.failures.tell("save", error)
+        self.disown(tracked.request)
+
+    def _plan_saves_of(
+        self, tracked: Tracked, name: str, computed: int, scheduled: int, entries: Any, state: Any, step: Step
+    ) -> None:
+        page = self.plan.page_tokens
+        if not tracked.scheduled:
+            tracked.scheduled = True
+            tracked.mixed |= computed > tracked.restored * page and self._mixes(tracked)
+        if tracked.stale or tracked.mixed:
+            return
+        hashes = tracked.request.block_hashes
+        ready = min((computed + scheduled) // page, self.plan.hashed_pages(hashes))
+        offers = self._boundaries(entries, hashes)
+        if (ready > tracked.next_page or offers) and ready * page >= self.settings.min_tokens and self._serves(tracked):
+            self._save(tracked, name, ready, computed, state.get_block_ids(name), offers, step)
 
     def _boundaries(self, entries: Iterable[tuple[int, int, int]], hashes: Sequence[bytes]) -> dict[int, dict[int, int]]:
         """{page: {group: block}} of the recurrent states that are at a page's end."""
@@ -393,7 +445,7 @@ class SchedulerSide:
 
     def _save(self, tracked: Tracked, name: str, ready: int, computed: int, tables: Any, offers: dict, step: Step) -> None:
         if step.epoch is None:  # offered again in a later step
-            self.counters.add("skipped_pages", max(0, ready - tracked.skipped), "no_store")
+            self.counters.add("skipped_pages", max(0, ready - tracked.skipped), self._no_epoch())
             tracked.skipped = max(ready, tracked.skipped)
             return
         first = tracked.next_page
@@ -437,10 +489,10 @@ class SchedulerSide:
         parent = self._names(tracked, first - 1, first) if first else None
         save = Save(self._next_job, name, first, parent, self._names(tracked, first, end), rows)
         self._next_job += 1
-        pinned = [self._block_pool.blocks[block] for block in blocks] if self._block_pool is not None else []
-        if pinned:
-            self._block_pool.touch(pinned)
         stored = self._stored(tracked.request, save) if self._events_on else None
+        pinned = [self._block_pool.blocks[block] for block in blocks] if self._block_pool is not None else []
+        if pinned:  # nothing that may fail comes between this and the job
+            self._block_pool.touch(pinned)
         self._jobs[save.job] = Saving(save, len(blocks), pinned, stored, self._clock())
         self._kept += len(blocks)
         tracked.jobs.add(save.job)
@@ -487,20 +539,25 @@ class SchedulerSide:
                 self._acks[job] = now
                 continue
             self._acks.pop(job, None)
-            found = self._jobs.pop(job, None)
-            if found is None:
-                continue
-            save, event = found.save, found.stored
-            self._kept -= found.blocks
-            if found.pinned:
-                self._block_pool.free_blocks(found.pinned)
-            tracked = self._requests.get(save.request)
-            if tracked is not None:
-                tracked.jobs.discard(job)
-            if now[1] == self._ranks:
-                self._remember(save)
-                if event is not None:
-                    self.events.append(event)
+            try:
+                self._ended(job, now[1] == self._ranks)
+            except Exception as error:
+                self.failures.tell("done", error)
+
+    def _ended(self, job: int, stored: bool) -> None:
+        found = self._jobs.pop(job, None)
+        if found is None:
+            return
+        self._kept -= found.blocks
+        tracked = self._requests.get(found.save.request)
+        if tracked is not None:
+            tracked.jobs.discard(job)
+        if found.pinned:
+            self._block_pool.free_blocks(found.pinned)
+        if stored:
+            self._remember(found.save)
+            if found.stored is not None:
+                self.events.append(found.stored)
 
     def _remember(self, save: Save) -> None:
         for at in range(0, len(save.hashes), 32):

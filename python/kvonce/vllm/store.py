@@ -56,6 +56,11 @@ class Store:
             reason = "absent"
         return self._layouts.cause(reason, pages)
 
+    def settle(self, seconds: float) -> None:
+        """Waits so long for a store that is there, so that the first requests are served too. For an engine's start alone."""
+        if self.link.connected:
+            self.epochs.wait(seconds)
+
     def release(self, lease: Any) -> None:
         """Gives a lease back, on a thread of its own: a store that hangs holds nobody up. Never raises."""
         if self._releaser is None:

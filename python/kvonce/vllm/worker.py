@@ -4,16 +4,14 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from kvonce.engine import Counters, Epoch, Epochs, Settings
 
+from .guard import Failures
 from .messages import Done, Load, Results, Save, Step
-
-_log = logging.getLogger("kvonce")
 
 
 @dataclasses.dataclass
@@ -34,19 +32,45 @@ class Saving:
     future: Any
 
 
+@dataclasses.dataclass
+class Waiting:
+    """A load or a save whose epoch is not registered yet."""
+
+    work: Load | Save
+    value: str  #: of the epoch
+    until: float
+    after: Callable[[], bool] | None
+
+
 class WorkerSide:
     """One per rank process. All calls on the thread that runs the model.
 
     epochs: None where this rank takes no part (refused says why); every load then fails and every save is given up.
-    `epoch.built` has `rank` (kvonce.Rank) and `pools` (by key).
+    `epoch.built` has `rank` (kvonce.Rank) and `pools` (by key). connected: whether a store answers; what comes while that has
+    not registered the epoch yet waits for it, no longer than a load or a put may take.
     """
 
-    def __init__(self, settings: Settings, epochs: Epochs | None, counters: Counters, refused: str = ""):
+    def __init__(
+        self,
+        settings: Settings,
+        epochs: Epochs | None,
+        counters: Counters,
+        refused: str = "",
+        failures: Failures | None = None,
+        connected: Callable[[], bool] = lambda: True,
+        clock: Callable[[], float] = time.monotonic,
+    ):
         self.settings = settings
         self.epochs = epochs
         self.counters = counters
+        self.failures = failures or Failures(counters)
         self._refused = refused
+        self._connected = connected
+        self._clock = clock
         self._updates = 0
+        self._value: str | None = None  # of the step's epoch
+        self._told: str | None = None  # of the epoch that was asked for last
+        self._waiting: list[Waiting] = []
         self._loads: list[Loading] = []
         self._saves: dict[int, Saving] = {}
         self._saving: dict[str, set[int]] = {}  # request -> jobs
@@ -59,93 +83,132 @@ class WorkerSide:
 
     def begin(self, step: Step) -> None:
         """A step begins: which weights there are, which finished requests' blocks wait for their saves."""
-        self._updates = step.updates
+        self._updates = max(self._updates, step.updates)
+        self._value = step.epoch
         self._held.update(step.held)
 
     def start_loads(self, step: Step, after: Callable[[], bool] | None = None) -> None:
         """Starts this step's loads; no byte of a block is written before `after` answers True."""
+        self._go_on()
         for load in step.loads:
-            try:
-                cause = self._start_load(load, after)
-            except Exception as error:
-                cause = getattr(error, "reason", "") or "error"
-                _log.warning("kvonce: a load could not be started: %s", error)
-            if cause:
-                self._end_load(load, cause)
+            self._start(load, load.epoch, self.settings.load_ms, after)
 
-    def _start_load(self, load: Load, after: Callable[[], bool] | None) -> str:
+    def start_saves(self, step: Step, after: Callable[[], bool] | None = None) -> None:
+        """Starts this step's saves; no byte of a block is read before `after` answers True."""
+        for save in step.saves:
+            self._saving.setdefault(save.request, set()).add(save.job)
+            self._start(save, step.epoch, self.settings.put_ms, after)
+
+    def no_loads(self, step: Step) -> None:
+        """Starting went wrong: those that have not started have failed, so nobody waits for them."""
+        known = {work.request for work in self._under_way() if isinstance(work, Load)} | self._received
+        for load in step.loads:
+            if load.request not in known:
+                self._end(load, "error")
+
+    def no_saves(self, step: Step) -> None:
+        """Starting went wrong: those that have not started are answered, so their blocks are not kept."""
+        known = {work.job for work in self._under_way() if isinstance(work, Save)} | set(self._done.jobs)
+        for save in step.saves:
+            if save.job not in known:
+                self._end(save, "error")
+
+    def _under_way(self) -> list[Load | Save]:
+        works: list[Load | Save] = [waiting.work for waiting in self._waiting]
+        return works + [loading.load for loading in self._loads] + [saving.save for saving in self._saves.values()]
+
+    def _start(self, work: Load | Save, value: str | None, milliseconds: float, after: Callable[[], bool] | None) -> None:
+        """Starts it, or lets it wait; whatever becomes of it, it ends."""
+        try:
+            cause = self._refusal(work, value)
+            if not cause:
+                self._told = value
+                waiting = Waiting(work, value or "", self._clock() + milliseconds / 1000, after)
+                cause = self._try(waiting)
+                if cause is None:
+                    self._waiting.append(waiting)
+        except Exception as error:
+            cause = self._raised(work, error)
+        if cause:
+            self._end(work, cause)
+
+    def _refusal(self, work: Load | Save, value: str | None) -> str:
         if self.epochs is None:
             return "refused"
-        if not load.rows or not any(max(column) >= 0 for column in load.rows.values()):
-            return "cancelled"
-        if load.updates != self._updates:
-            return "stale_epoch"
-        epoch = self.epochs.at(load.epoch)
-        if epoch is None or not epoch.acquire():
+        if isinstance(work, Load):
+            if not work.rows or not any(max(column) >= 0 for column in work.rows.values()):
+                return "cancelled"
+            if work.updates != self._updates or (self._value is not None and value != self._value):
+                return "stale_epoch"
+        return "no_store" if value is None else ""
+
+    def _try(self, waiting: Waiting) -> str | None:
+        """Empty: started; None: its epoch is being registered; else why it cannot be."""
+        epoch = self.epochs.at(waiting.value)
+        if epoch is None:
+            return None if self._connected() else "no_store"
+        if not epoch.acquire():
             return "no_store"
+        work = waiting.work
         try:
-            future = self.load(epoch, load, after)
+            future = (self.load if isinstance(work, Load) else self.put)(epoch, work, waiting.after)
         except BaseException:
             epoch.release()
             raise
-        self._loads.append(Loading(load, epoch, future))
+        if isinstance(work, Load):
+            self._loads.append(Loading(work, epoch, future))
+        else:
+            self._saves[work.job] = Saving(work, epoch, future)
         return ""
+
+    def _go_on(self) -> None:
+        """What has waited for its epoch starts as soon as that is there."""
+        waiting, self._waiting = self._waiting, []
+        now = self._clock()
+        for one in waiting:
+            work = one.work
+            try:
+                if one.value != self._told or (isinstance(work, Load) and work.updates != self._updates):
+                    cause = "stale_epoch"
+                elif now > one.until:
+                    cause = "no_epoch"
+                else:
+                    cause = self._try(one)
+                    if cause is None:
+                        self._waiting.append(one)
+            except Exception as error:
+                cause = self._raised(work, error)
+            if cause:
+                self._end(work, cause)
+
+    def _raised(self, work: Load | Save, error: Exception) -> str:
+        self.failures.tell("load" if isinstance(work, Load) else "put", error)
+        return getattr(error, "reason", "") or "error"
 
     def load(self, epoch: Epoch, load: Load, after: Callable[[], bool] | None) -> Any:
         """Starts one load; the future's result tells. Tests put another in its place."""
         rows = {epoch.built.pools[key]: column for key, column in load.rows.items() if max(column) >= 0}
         return epoch.built.rank.load(load.lease, load.hashes, rows, after=after, timeout=self.settings.load_ms / 1000)
 
-    def start_saves(self, step: Step, after: Callable[[], bool] | None = None) -> None:
-        """Starts this step's saves; no byte of a block is read before `after` answers True."""
-        for save in step.saves:
-            try:
-                cause = self._start_save(save, step.epoch, after)
-            except Exception as error:
-                cause = getattr(error, "reason", "") or "error"
-                self.counters.add("errors", 1, "put")
-                _log.warning("kvonce: a save could not be started: %s", error)
-            if cause:
-                self.counters.put(save.pages, {cause: save.pages})
-                self._done.jobs[save.job] = (1, 0)
-
-    def _start_save(self, save: Save, value: str | None, after: Callable[[], bool] | None) -> str:
-        if self.epochs is None:
-            return "refused"
-        epoch = self.epochs.at(value)
-        if epoch is None or not epoch.acquire():
-            return "no_store"
-        try:
-            rows = {epoch.built.pools[key]: column for key, column in save.rows.items()}
-            future = epoch.built.rank.put(
-                save.hashes,
-                rows,
-                parent=save.parent,
-                first_depth=save.first_page,
-                after=after,
-                timeout=self.settings.put_ms / 1000,
-            )
-        except BaseException:
-            epoch.release()
-            raise
-        self._saves[save.job] = Saving(save, epoch, future)
-        self._saving.setdefault(save.request, set()).add(save.job)
-        return ""
+    def put(self, epoch: Epoch, save: Save, after: Callable[[], bool] | None) -> Any:
+        """Starts one save; the future's result tells."""
+        rows = {epoch.built.pools[key]: column for key, column in save.rows.items()}
+        timeout = self.settings.put_ms / 1000
+        return epoch.built.rank.put(
+            save.hashes, rows, parent=save.parent, first_depth=save.first_page, after=after, timeout=timeout
+        )
 
     # -- ends ----------------------------------------------------------------------------------------------------------
 
     def results(self) -> Results:
         """What ended since the last call. A load of weights that were replaced meanwhile has failed."""
+        self._go_on()
         self._poll_saves()
-        running = []
-        for loading in self._loads:
-            if not loading.future.done():
-                running.append(loading)
-                continue
-            cause = self._load_cause(loading)
-            loading.epoch.release()
-            self._end_load(loading.load, cause)
-        self._loads = running
+        loads = [(loading, loading.future.done()) for loading in self._loads]
+        self._loads = [loading for loading, ended in loads if not ended]
+        for loading in [loading for loading, ended in loads if ended]:
+            self._end(loading.load, self._load_cause(loading))
+            self._let_go(loading.epoch)
         sent = {request for request in self._held if request not in self._saving}
         self._held -= sent
         results = Results(sent, self._received, self._failed)
@@ -155,41 +218,52 @@ class WorkerSide:
     def _load_cause(self, loading: Loading) -> str:
         try:
             result = loading.future.result()
+            ok, causes = result.ok, result.causes()
         except Exception as error:
             reason = getattr(error, "reason", "") or "error"
             return "slow_load" if reason == "deadline" else reason
         if loading.load.updates != self._updates:
             return "stale_epoch"
-        if result.ok:
+        if ok:
             return ""
-        causes = result.causes()
         return max(causes, key=causes.get) if causes else "error"
 
-    def _end_load(self, load: Load, cause: str) -> None:
-        self._received.add(load.request)
+    def _let_go(self, epoch: Epoch) -> None:
+        try:
+            epoch.release()
+        except Exception as error:
+            self.failures.tell("epoch", error)
+
+    def _end(self, work: Load | Save, cause: str) -> None:
+        """It is over, for this cause where it has failed."""
+        if isinstance(work, Save):
+            self._end_save(work, not cause, {cause: work.pages} if cause else {})
+            return
+        self._received.add(work.request)
         if cause:
-            self._failed.add(load.request)
-            self.counters.add("failed_load_tokens", load.tokens, cause)
+            self._failed.add(work.request)
+            self.counters.add("failed_load_tokens", work.tokens, cause)
         else:
-            self.counters.add("loaded_tokens", load.tokens)
+            self.counters.add("loaded_tokens", work.tokens)
+
+    def _end_save(self, save: Save, stored: bool, causes: dict[str, int]) -> None:
+        self._done.jobs[save.job] = (1, int(stored))
+        jobs = self._saving.get(save.request, set())
+        jobs.discard(save.job)
+        if not jobs:
+            self._saving.pop(save.request, None)
+        self.counters.put(save.pages, causes)
 
     def _poll_saves(self) -> None:
         for job, saving in [(job, saving) for job, saving in self._saves.items() if saving.future.done()]:
             del self._saves[job]
-            stored = False
             try:
                 result = saving.future.result()
-                stored = result.ok
-                self.counters.put(saving.save.pages, result.causes())
+                stored, causes = result.ok, result.causes()
             except Exception as error:
-                reason = getattr(error, "reason", "") or "error"
-                self.counters.put(saving.save.pages, {reason: saving.save.pages})
-            saving.epoch.release()
-            jobs = self._saving[saving.save.request]
-            jobs.discard(job)
-            if not jobs:
-                del self._saving[saving.save.request]
-            self._done.jobs[job] = (1, int(stored))
+                stored, causes = False, {getattr(error, "reason", "") or "error": saving.save.pages}
+            self._end_save(saving.save, stored, causes)
+            self._let_go(saving.epoch)
 
     def take_done(self) -> Done:
         """Save jobs that ended since the last call, for the scheduler."""
