@@ -118,6 +118,7 @@ std::string Program::start(const Line& line) {
   // Copies on the movers: one that is held must not hold an actor.
   config.inline_copy_bytes = line.number("inline", 0);
   runtime::store_faults().free_quarantined = line.text("fault") == "free_quarantined";
+  runtime::store_faults().evict_leased = line.text("fault") == "evict_leased";
   runtime::pool_faults().skip_load_verification = line.text("fault") == "skip_load_verification";
   auto started = Runtime::start(config);
   if (started) runtime_ = std::move(*started);
