@@ -129,11 +129,11 @@ TEST_CASE("control: without quarantine in the new life the late write of the old
 namespace {
 
 /// A reader stands in the middle of a copy; the store ends in order, starts again in the same memory, and gives the slot to
-/// others, which it does not do by itself: it knows the load. Then the copy goes on. -> what became of the load
+/// others, which it does by a fault only: it would know the load. Then the copy goes on. -> what became of the load
 Answer read_across_lives(const std::string& fault) {
   const Folder folder;
   const Folder memory(kMemory);
-  auto server = server_on(folder, memory, "");
+  auto server = server_on(folder, memory, "fault=evict_leased");
   Rank reader(folder, "engine=reader", kLarge + " " + fault);
   Rank other(folder, "engine=other", kLarge);
   CHECK(other.ask("put count=1 chain=1")["stored"] == 1);
@@ -142,7 +142,7 @@ Answer read_across_lives(const std::string& fault) {
   reader.ask("begin_load count=1 chain=1 lease=" + found.fields.at("lease") + kHeld);
   REQUIRE(reader.ask("held").error.empty());
   end_in_order(*server);
-  server = server_on(folder, memory, "fault=evict_leased");
+  server = server_on(folder, memory, "");
   CHECK(server->ask("state")["warm"] == 1);
   CHECK(other.ask("wait_connected").error.empty());
   CHECK(other.load_back("count=1 chain=1") == 1);
