@@ -1,51 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-import os
-import pathlib
 import pickle
-import tempfile
-import threading
 import types
 import unittest
 
 import vllm_parts as v
 
 
-class Case(unittest.TestCase):
-    """One scheduler's side for a plan; the store in memory, lookups answered by the test."""
-
-    specs = (v.full(),)
-
-    def setUp(self):
-        self.make()
-
-    def make(self, *specs, ranks=1, settings=None, **options):
-        self.plan = v.plan(*(specs or self.specs))
-        self.settings = v.engine.Settings.parse(settings or {})
-        self.runtime, self.epochs = v.epochs(lambda namespace: types.SimpleNamespace(group=self.group))
-        self.group = v.Group()
-        self.now = 100.0
-        self.released = []
-        self.counters = v.engine.Counters("engine", "scheduler")
-        self.blocks = v.BlockPool()
-        self.side = v.scheduler.SchedulerSide(
-            self.plan, self.settings, self.epochs, self.released.append, self.counters, ranks, clock=lambda: self.now, **options
-        )
-        self.side.bind_block_pool(self.blocks)
-
-    def answer(self, pages, lease="lease", reason=None):
-        self.group.asked[-1][-1].settle(v.found(pages, lease, reason))
-
-    def matched(self, request, computed, pages, **more):
-        """The answer to a request whose lookup finds `pages` pages."""
-        self.assertEqual(self.side.matched(request, computed), (None, False))
-        self.answer(pages, **more)
-        return self.side.matched(request, computed)
-
-    def count(self, name, label=""):
-        return self.counters.snapshot().get((name, label), 0)
-
-
-class Lookups(Case):
+class Lookups(v.SchedulerCase):
     def test_the_scheduler_is_not_held_up_while_the_store_is_asked(self):
         request = v.Request("r", 200)
         for _ in range(3):
@@ -126,175 +87,7 @@ class Lookups(Case):
         self.assertEqual(self.side.step(v.output({})).loads, [])
 
 
-class Adapters(Case):
-    def setUp(self):
-        self.files = {"a": "first", "b": "other"}
-        self.read = []
-        self.make_with(self.content)
-
-    def content(self, path):
-        self.read.append(path)
-        return self.files[path]
-
-    def make_with(self, content):
-        self.adapters = v.load("adapters").Adapters(content, lambda path: self.files.get(path))
-        self.make(adapters=self.adapters)
-
-    def request(self, path, inplace=False, number=1, tokens=200):
-        """A new request with this adapter, whose content is known by now."""
-        request = v.Request(f"r{next(v.unique)}", tokens)
-        request.lora_request = types.SimpleNamespace(lora_int_id=number, lora_path=path, load_inplace=inplace)
-        digest = self.side.track(request).content.digest
-        if digest is not None:
-            digest.result(timeout=60)
-        return request
-
-    def asked(self, *which, **more):
-        """What a new request with this adapter asks the store for."""
-        self.assertEqual(self.side.matched(self.request(*which, **more), 0), (None, False))
-        return self.group.asked[-1][0]
-
-    def saved(self, request, computed=0):
-        tables = {request.request_id: ([1, 2, 3],)}
-        return self.side.step(v.output({request.request_id: 192 - computed}, {request.request_id: computed}, tables)).saves
-
-    def test_pages_are_named_by_the_content_of_the_adapter(self):
-        first = self.asked("a")
-        self.assertEqual(len(first), 3 * 32)
-        self.assertNotEqual(first, b"".join(v.Request("r", 200).block_hashes[:3]))
-        self.assertEqual(self.asked("a"), first)
-        self.assertNotEqual(self.asked("b", number=2), first)
-
-    def test_an_adapter_that_is_replaced_in_place_has_other_pages(self):
-        first = self.asked("a")
-        self.files["a"] = "second"
-        second = self.asked("a", inplace=True)
-        self.assertNotEqual(second, first)
-        self.assertEqual(self.asked("a", inplace=True), second)
-        self.files["a"] = "first"
-        self.assertEqual(self.asked("a", inplace=True), first)
-
-    def test_files_are_read_again_only_when_they_have_changed(self):
-        first = self.asked("a", inplace=True)
-        request = v.Request("at once", 200)
-        request.lora_request = types.SimpleNamespace(lora_int_id=1, lora_path="a", load_inplace=True)
-        self.assertEqual(self.side.matched(request, 0), (None, False))  # asked already: nothing had to be read
-        self.assertEqual(self.group.asked[-1][0], first)
-        self.assertEqual(self.read, ["a"])
-
-    def test_files_that_changed_behind_the_engine_are_not_served_until_it_loads_them(self):
-        self.asked("a")
-        self.files["a"] = "second"
-        request = self.request("a")
-        self.assertEqual(self.side.matched(request, 0), (0, False))
-        self.assertEqual(self.saved(request), [])
-        self.assertEqual(self.count("missed_tokens", "adapter"), 192)
-        second = self.asked("a", inplace=True)
-        self.assertEqual(self.asked("a"), second)
-
-    def test_files_that_were_only_touched_are_served(self):
-        self.adapters = v.load("adapters").Adapters(lambda path: "the same", lambda path: self.files[path])
-        self.make(adapters=self.adapters)
-        first = self.asked("a")
-        for n in range(3):
-            self.files["a"] = f"touched {n}"
-            self.assertEqual(self.asked("a"), first)
-
-    def test_another_path_under_a_number_that_the_engine_has_is_not_served(self):
-        self.asked("a")
-        self.assertEqual(self.side.matched(self.request("b"), 0), (0, False))
-        self.assertEqual(self.asked("b", inplace=True), self.asked("b", number=2))
-
-    def test_the_engines_own_pages_of_a_replaced_adapter_are_not_saved_under_the_new_ones_name(self):
-        self.assertEqual(len(self.saved(self.request("a"))), 1)
-        self.files["a"] = "second"
-        request = self.request("a", inplace=True)
-        self.assertEqual(self.side.matched(request, 128), (None, False))
-        self.answer(0)
-        self.side.matched(request, 128)
-        self.assertEqual(self.saved(request, computed=128), [])
-        # Nor behind them what the store has, and what is computed behind that.
-        request = self.request("a", inplace=True, tokens=300)
-        self.matched(request, 64, 2)
-        self.side.allocated(request, ([1, 2, 3, 4],), 64)
-        tables = {request.request_id: ([1, 2, 3, 4],)}
-        self.assertEqual(self.side.step(v.output({request.request_id: 128}, {request.request_id: 128}, tables)).saves, [])
-        # Neither is what was computed behind them; even where the scheduler did not say that it had them.
-        self.assertEqual(self.saved(self.request("a", inplace=True), computed=64), [])
-        # What a request computes from its first token on is.
-        (save,) = self.saved(self.request("a", inplace=True))
-        self.assertEqual((save.first_page, save.pages), (0, 3))
-
-    def test_a_prefix_that_came_from_the_store_is_saved_behind(self):
-        self.asked("a")
-        self.files["a"] = "second"
-        request = self.request("a", inplace=True)
-        self.matched(request, 0, 2)
-        self.side.allocated(request, ([1, 2, 3],), 128)
-        (save,) = self.saved(request, computed=128)
-        self.assertEqual((save.first_page, save.pages), (2, 1))
-
-    def test_when_the_engine_has_emptied_its_cache_its_own_pages_are_saved_again(self):
-        self.asked("a")
-        self.files["a"] = "second"
-        self.asked("a", inplace=True)
-        self.blocks.empty()
-        self.assertEqual(len(self.saved(self.request("a", inplace=True), computed=128)), 1)
-
-    def test_a_preempted_request_may_come_back_with_pages_of_the_old_adapter(self):
-        self.asked("a")
-        self.files["a"] = "second"
-        request = self.request("a", inplace=True)
-        self.assertEqual(len(self.saved(request)), 1)
-        self.side.step(v.output({}, preempted=[request.request_id]))
-        request.block_hashes.append(v.page_hash(44))
-        self.assertEqual(self.saved(request, computed=64), [])
-
-    def test_a_request_whose_adapter_is_replaced_meanwhile_is_left_alone(self):
-        for replace in (lambda: self.files.update(a="second"), lambda: self.request("b", inplace=True)):
-            self.setUp()
-            request = self.request("a", tokens=400)
-            self.assertEqual(len(self.saved(request)), 1)
-            replace()
-            tables = {request.request_id: ([1, 2, 3, 4, 5],)}
-            output = v.output({request.request_id: 128}, {request.request_id: 192}, tables)
-            self.assertEqual(self.side.step(output).saves, [])
-            self.assertEqual(self.side.matched(request, 0), (0, False))
-
-    def test_an_adapter_whose_content_is_not_known_is_not_served(self):
-        def none(path):
-            raise v.engine.Refused("kvonce: nothing there.")
-
-        for content, path in ((none, "a"), (self.content, "nowhere")):
-            self.make_with(content)
-            request = self.request(path)
-            self.assertEqual(self.side.matched(request, 0), (0, False))
-            self.assertEqual(self.saved(request), [])
-
-    def test_an_adapter_that_changes_while_it_is_read_is_not_served(self):
-        def changing(path):
-            self.files[path] = "second"
-            return "first"
-
-        self.make_with(changing)
-        self.assertEqual(self.side.matched(self.request("a"), 0), (0, False))
-
-    def test_the_files_of_an_adapter_tell_when_they_change(self):
-        state = v.load("adapters")._state
-        with tempfile.TemporaryDirectory() as folder:
-            weights = pathlib.Path(folder, "adapter_model.safetensors")
-            weights.write_bytes(b"first")
-            pathlib.Path(folder, "adapter_config.json").write_text("{}")
-            first = state(folder)
-            self.assertEqual(state(folder), first)
-            old = weights.stat()
-            weights.write_bytes(b"other")
-            os.utime(weights, ns=(old.st_atime_ns, old.st_mtime_ns))
-            self.assertNotEqual(state(folder), first)
-            self.assertIsNone(state(folder + "/nowhere"))
-
-
-class Loads(Case):
+class Loads(v.SchedulerCase):
     specs = (v.full(), v.window(100), v.state())
 
     def start(self, tables, tokens=400, pages=5, computed=0, lease="lease"):
@@ -351,7 +144,7 @@ class Loads(Case):
         self.assertEqual(load.rows, {})
 
 
-class Saves(Case):
+class Saves(v.SchedulerCase):
     def step(self, request, scheduled, computed, *tables, **more):
         return self.side.step(v.output({request.request_id: scheduled}, {request.request_id: computed}, {request.request_id: tables}, **more))
 
@@ -484,7 +277,7 @@ class Saves(Case):
         self.assertEqual((event.hashes, event.parent, event.tokens), (request.block_hashes[:2], None, list(range(128))))
 
 
-class States(Case):
+class States(v.SchedulerCase):
     specs = (v.full(), v.state(), v.window(100))
 
     def step(self, boundaries, scheduled=192, computed=0, **more):
@@ -525,7 +318,7 @@ class States(Case):
             self.assertEqual(step.saves, [])
 
 
-class BlocksOfSeveralSizes(Case):
+class BlocksOfSeveralSizes(v.SchedulerCase):
     specs = (v.full(block_size=32), v.full(block_size=64))
 
     def named(self, rows):
@@ -546,7 +339,7 @@ class BlocksOfSeveralSizes(Case):
         self.assertEqual(self.named(load.rows), {"full0.0": [-1, 5, 7], "full0.1": [4, 6, 8], "full1": [12, 13, 14]})
 
 
-class NewWeights(Case):
+class NewWeights(v.SchedulerCase):
     def test_what_was_computed_before_is_not_saved_after(self):
         old, fresh = v.Request("old", 400), v.Request("fresh", 400)
         self.side.track(old)
@@ -596,219 +389,6 @@ class NewWeights(Case):
         self.matched(v.Request("r", 200), 0, 2)
         self.assertTrue(self.side.reset())
         self.assertEqual(self.released, [])
-
-
-class StandingStore(unittest.TestCase):
-    """Registering with the store takes as long as the test wants: the threads of the engine go on."""
-
-    def setUp(self):
-        self.goes_on = threading.Event()
-        self.addCleanup(self.goes_on.set)
-        self.asked = threading.Event()
-        self.plan = v.plan(v.full())
-        (self.pool,) = self.plan.pools
-        self.rank, self.group = v.Rank(), v.Group()
-        # Threads of its own, as in an engine.
-        self.runtime, self.epochs = v.epochs(self.build, spawn=v.engine_parts.load("kvonce.engine.epochs")._on_a_thread)
-        self.addCleanup(self.epochs.close)
-
-    def build(self, namespace):
-        self.asked.set()
-        self.goes_on.wait(60)
-        return types.SimpleNamespace(group=self.group, rank=self.rank, pools={self.pool.key: "the pool"})
-
-    def in_a_thread(self, steps):
-        """Whether they are done although the store stands still."""
-        failures = []
-
-        def run():
-            try:
-                steps()
-            except BaseException as error:
-                failures.append(error)
-
-        thread = threading.Thread(target=run, daemon=True)
-        thread.start()
-        thread.join(60)
-        done = not thread.is_alive()
-        self.assertTrue(self.asked.is_set())
-        self.assertFalse(self.goes_on.is_set())
-        self.goes_on.set()
-        thread.join(60)
-        self.assertEqual(failures, [])
-        self.assertTrue(done, "a thread of the engine waited for the store")
-
-    def test_the_scheduler_goes_on(self):
-        counters = v.engine.Counters("engine", "scheduler")
-        side = v.scheduler.SchedulerSide(
-            self.plan, v.engine.Settings(), self.epochs, lambda lease: None, counters, 1, connected=lambda: True
-        )
-
-        def steps():
-            for number in range(50):
-                request = v.Request(f"r{number}", 200)
-                self.assertEqual(side.matched(request, 0), (0, False))
-                step = side.step(v.output({request.request_id: 128}, {}, {request.request_id: ([1, 2],)}))
-                self.assertEqual((step.saves, step.epoch), ([], None))
-                side.finished(request)
-                if number % 10 == 0:
-                    side.reset()
-
-        self.in_a_thread(steps)
-        self.assertEqual(counters.snapshot()["missed_tokens", "no_epoch"], 50 * 192)
-
-    def test_a_rank_goes_on(self):
-        side = v.worker.WorkerSide(v.engine.Settings(), self.epochs, v.engine.Counters("engine", 0))
-
-        def steps():
-            for number in range(50):
-                save = v.messages.Save(number, f"r{number}", 0, None, v.page_hash(1), {self.pool.key: [3]})
-                step = v.messages.Step(epoch="", saves=[save])
-                side.begin(step)
-                side.start_loads(step)
-                side.start_saves(step)
-                self.assertEqual(side.results(), v.messages.Results())
-
-        self.in_a_thread(steps)
-        self.assertIsNotNone(self.epochs.wait(60))
-        side.results()
-        self.assertEqual(len(self.rank.puts), 50)
-
-
-class Worker(unittest.TestCase):
-    def setUp(self):
-        self.plan = v.plan(v.full())
-        (self.pool,) = self.plan.pools
-        self.ranks = []
-        self.runtime, self.epochs = v.epochs(self.build, retire=lambda built: built.rank.close())
-        self.counters = v.engine.Counters("engine", 0)
-        self.now = 100.0
-        self.side = v.worker.WorkerSide(
-            v.engine.Settings(), self.epochs, self.counters, connected=lambda: self.runtime.connected, clock=lambda: self.now
-        )
-
-    def build(self, namespace):
-        self.ranks.append(v.Rank())
-        return types.SimpleNamespace(rank=self.ranks[-1], pools={self.pool.key: "the pool"})
-
-    def load(self, name="r", updates=0, rows=(3, 4)):
-        return v.messages.Load(name, updates, "", "lease", v.page_hash(1) * len(rows), {self.pool.key: list(rows)}, 128)
-
-    def save(self, job=1, name="r", rows=(3, 4)):
-        return v.messages.Save(job, name, 2, v.page_hash(9), v.page_hash(1) * len(rows), {self.pool.key: list(rows)})
-
-    def run_step(self, **step):
-        step = v.messages.Step(epoch=step.pop("epoch", ""), **step)
-        self.side.begin(step)
-        self.side.start_loads(step)
-        self.side.start_saves(step)
-
-    def test_a_load_is_told_when_its_copy_has_ended(self):
-        self.run_step(loads=[self.load()])
-        self.assertEqual(self.side.results(), v.messages.Results())
-        lease, pages, rows, future = self.ranks[0].loads[0]
-        self.assertEqual((lease, rows), ("lease", {"the pool": [3, 4]}))
-        future.settle(v.result())
-        self.assertEqual(self.side.results(), v.messages.Results(received={"r"}))
-        self.assertEqual(self.counters.total("loaded_tokens"), 128)
-
-    def test_a_load_that_failed_is_told_as_failed_and_as_received(self):
-        self.run_step(loads=[self.load()])
-        self.ranks[0].loads[0][-1].settle(v.result(False, {"evicted": 2}))
-        self.assertEqual(self.side.results(), v.messages.Results(received={"r"}, failed={"r"}))
-        self.assertEqual(self.counters.snapshot()["failed_load_tokens", "evicted"], 128)
-
-    def test_a_load_that_cannot_start_has_failed(self):
-        self.runtime.lost = True
-        self.run_step(loads=[self.load("lost")])
-        self.assertEqual(self.side.results().failed, {"lost"})
-        self.runtime.lost = False
-        self.run_step(loads=[self.load("stale", updates=0), self.load("nothing", 1, rows=(-1,))], updates=1)
-        self.assertEqual(self.side.results().failed, {"stale", "nothing"})
-
-    def test_a_load_that_ends_after_new_weights_has_failed(self):
-        self.run_step(loads=[self.load()])
-        self.run_step(updates=1, epoch="new")
-        self.ranks[0].loads[0][-1].settle(v.result())
-        self.assertEqual(self.side.results(), v.messages.Results(received={"r"}, failed={"r"}))
-
-    def test_a_save_goes_under_the_epoch_of_its_step(self):
-        self.run_step(saves=[self.save()])
-        self.run_step(updates=1, epoch="new", saves=[self.save(2)])
-        self.assertEqual([len(rank.puts) for rank in self.ranks], [1, 1])
-        self.assertFalse(self.ranks[0].closed)
-        pages, rows, parent, depth, _ = self.ranks[0].puts[0]
-        self.assertEqual((rows, parent, depth), ({"the pool": [3, 4]}, v.page_hash(9), 2))
-
-    def test_a_finished_request_is_let_go_when_its_last_save_has_ended(self):
-        self.run_step(saves=[self.save(1), self.save(2)])
-        self.run_step(held=["r", "idle"])
-        self.assertEqual(self.side.results().sent, {"idle"})
-        self.ranks[0].puts[0][-1].settle(v.result())
-        self.assertEqual(self.side.results().sent, set())
-        self.ranks[0].puts[1][-1].settle(v.result(False, {"no_space": 1}))
-        self.assertEqual(self.side.results().sent, {"r"})
-        self.assertEqual(self.side.take_done().jobs, {1: (1, 1), 2: (1, 0)})
-        self.assertEqual(self.counters.snapshot()["not_stored_pages", "no_space"], 1)
-
-    def test_a_save_that_cannot_start_is_answered_all_the_same(self):
-        self.runtime.lost = True
-        self.run_step(saves=[self.save(5)])
-        self.assertEqual(self.side.take_done().jobs, {5: (1, 0)})
-
-    def test_a_rank_that_takes_no_part_says_so_and_answers_everything(self):
-        side = self.side = v.worker.WorkerSide(v.engine.Settings(), None, self.counters, "kvonce: not here.")
-        self.run_step(loads=[self.load()], saves=[self.save(5)])
-        self.assertEqual(side.results().failed, {"r"})
-        done = side.take_done()
-        self.assertEqual((done.jobs, done.refused), ({5: (1, 0)}, "kvonce: not here."))
-        self.assertFalse(side.take_done())
-
-    def settle_later(self):
-        """From now on an epoch is registered when the test says so: -> what does it."""
-        waiting = []
-        self.epochs._spawn = waiting.append
-        return lambda: [settle() for settle in [waiting.pop() for _ in list(waiting)]]
-
-    def test_what_comes_before_the_store_has_registered_the_epoch_waits_for_it(self):
-        settle = self.settle_later()
-        self.run_step(loads=[self.load()], saves=[self.save(5)], held=["r"])
-        self.assertEqual(self.side.results(), v.messages.Results())
-        self.assertFalse(self.side.take_done())
-        self.assertEqual(self.ranks, [])
-        settle()
-        self.assertEqual(self.side.results(), v.messages.Results())
-        (rank,) = self.ranks
-        rank.loads[0][-1].settle(v.result())
-        rank.puts[0][-1].settle(v.result())
-        self.assertEqual(self.side.results(), v.messages.Results(sent={"r"}, received={"r"}))
-        self.assertEqual(self.side.take_done().jobs, {5: (1, 1)})
-
-    def test_what_waits_is_given_up_with_the_store_with_the_epoch_and_with_time(self):
-        def lost():
-            self.runtime.lost = True
-
-        def newer():
-            self.run_step(updates=1, epoch="new", saves=[self.save(6)])
-
-        def late():
-            self.now += self.side.settings.put_ms / 1000 + 1
-
-        for happens, cause in ((lost, "no_store"), (newer, "stale_epoch"), (late, "no_epoch")):
-            with self.subTest(cause):
-                self.setUp()
-                self.settle_later()
-                self.run_step(loads=[self.load()], saves=[self.save(5)])
-                happens()
-                self.assertEqual(self.side.results().failed, {"r"})
-                self.assertEqual(self.side.take_done().jobs[5], (1, 0))
-                self.assertEqual(self.counters.snapshot()["not_stored_pages", cause], 2)
-                self.assertEqual(self.counters.snapshot()["failed_load_tokens", cause], 128)
-
-    def test_answers_of_ranks_add_up(self):
-        one, other = v.messages.Done({1: (1, 1), 2: (1, 1)}), v.messages.Done({1: (1, 0)}, "why")
-        merged = one.merge(other)
-        self.assertEqual((merged.jobs, merged.refused), ({1: (2, 1), 2: (1, 1)}, "why"))
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import importlib
 import logging
 import sys
 import types
+import unittest
 
 import engine_parts
 from sglang_parts import Future
@@ -208,3 +209,38 @@ def connector():
         module = sys.modules[name] = types.ModuleType(name)
         module.__dict__.update(members)
     return load("connector")
+
+
+class SchedulerCase(unittest.TestCase):
+    """One scheduler's side for a plan; the store in memory, lookups answered by the test."""
+
+    specs = (full(),)
+
+    def setUp(self):
+        self.make()
+
+    def make(self, *specs, ranks=1, settings=None, **options):
+        self.plan = plan(*(specs or self.specs))
+        self.settings = engine.Settings.parse(settings or {})
+        self.runtime, self.epochs = epochs(lambda namespace: types.SimpleNamespace(group=self.group))
+        self.group = Group()
+        self.now = 100.0
+        self.released = []
+        self.counters = engine.Counters("engine", "scheduler")
+        self.blocks = BlockPool()
+        self.side = scheduler.SchedulerSide(
+            self.plan, self.settings, self.epochs, self.released.append, self.counters, ranks, clock=lambda: self.now, **options
+        )
+        self.side.bind_block_pool(self.blocks)
+
+    def answer(self, pages, lease="lease", reason=None):
+        self.group.asked[-1][-1].settle(found(pages, lease, reason))
+
+    def matched(self, request, computed, pages, **more):
+        """The answer to a request whose lookup finds `pages` pages."""
+        self.assertEqual(self.side.matched(request, computed), (None, False))
+        self.answer(pages, **more)
+        return self.side.matched(request, computed)
+
+    def count(self, name, label=""):
+        return self.counters.snapshot().get((name, label), 0)

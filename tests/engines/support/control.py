@@ -6,7 +6,7 @@ that they reach processes of all ranks while they run.
 
     moves_nothing(True)   from now on Rank.load reports success and copies nothing: a restore that goes unnoticed then proves nothing
     puts(), loads()       what the ranks were asked to put and load so far, by all processes
-    store_lost(True)      from now on Rank.load answers that the store is lost, for each item
+    store_lost(True)      from now on Rank.load answers that the store is lost, for each item; with a pid: in that process alone
     hold_loads(True)      from now on a Rank.load that starts touches no row until hold_loads(False)
 """
 import json
@@ -39,8 +39,8 @@ def moves_nothing(on):
     _switch("moves-nothing", on)
 
 
-def store_lost(on):
-    _switch("store-lost", on)
+def store_lost(on, pid=None):
+    _switch("store-lost" if pid is None else f"store-lost-{pid}", on)
 
 
 def hold_loads(on):
@@ -168,7 +168,7 @@ def wrap(kvonce):
         reason = None
         if (_folder() / "moves-nothing").exists():
             reason = kvonce.Reason(0)
-        elif (_folder() / "store-lost").exists():
+        elif (_folder() / "store-lost").exists() or (_folder() / f"store-lost-{os.getpid()}").exists():
             reason = kvonce.Reason["store_lost"]
         if (_folder() / "hold-loads").exists():
             gate = kwargs.get("after")

@@ -82,6 +82,18 @@ def load_fails(llm, tokens, cold):
     check(difference(answer, cold) == 0.0, "what is recomputed is the cold run bit for bit")
 
 
+def load_fails_on_one_rank(llm, tokens, cold):
+    forget(llm)
+    pids = sorted({call.pid for call in control.loads()})
+    check(len(pids) == 2, "two ranks have loaded", pids)
+    before = len(control.loads())
+    control.store_lost(True, pids[1])
+    answer = right(llm, tokens, cold, "load fails on one rank of two")
+    control.store_lost(False, pids[1])
+    check({call.pid for call in control.loads()[before:]} <= set(pids) and len(control.loads()) == before + 2, "both ranks were asked")
+    check(difference(answer, cold) == 0.0, "both compute what one could not load, bit for bit")
+
+
 def too_small(llm, store, tokens, cold):
     """A store that holds a fraction of what is offered."""
     prompts = [prompt(f"too much {n}", 800) for n in range(12)]
@@ -103,6 +115,8 @@ def main():
         restores_as_its_own_cache(llm, tokens, cold, local, "before the faults")
         load_fails(llm, tokens, cold)
         restores_as_its_own_cache(llm, tokens, cold, local, "after a failed load")
+        load_fails_on_one_rank(llm, tokens, cold)
+        restores_as_its_own_cache(llm, tokens, cold, local, "after a load that failed on one rank")
         killed_between(llm, store, tokens, cold)
         again(llm, store)
         stored(llm, tokens, cold)
