@@ -134,7 +134,7 @@ Answer read_across_lives(const std::string& fault) {
   const Folder folder;
   const Folder memory(kMemory);
   auto server = server_on(folder, memory, "fault=evict_leased");
-  Rank reader(folder, "engine=reader", kLarge + " " + fault);
+  Rank reader(folder, "engine=reader " + fault, kLarge);
   Rank other(folder, "engine=other", kLarge);
   CHECK(other.ask("put count=1 chain=1")["stored"] == 1);
   const Answer found = reader.ask("lookup count=1 chain=1");

@@ -217,9 +217,9 @@ TEST_CASE("stop() in a callback refuses what comes, and leaves the rest to the n
   put->wait();
   CHECK(all_are(*put, Verdict::stored));
   while (stopped == 0) std::this_thread::yield();
-  CHECK(engine.lookup(1, 4).error.reason == Reason::closed);
+  CHECK(engine.runtime->open_namespace("more").error.reason == Reason::closed);
   engine.runtime->stop();
-  CHECK(engine.lookup(1, 4).error.reason == Reason::closed);
+  CHECK(engine.runtime->open_namespace("more").error.reason == Reason::closed);
 }
 
 TEST_CASE("exists and stat read the index without asking an actor") {
