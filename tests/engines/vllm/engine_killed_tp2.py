@@ -19,7 +19,7 @@ from support.vllm_scenario import SECONDS, forget, generate, switch
 def engine(address):
     """In a process of its own: stores, tells its answer, and hangs in a load."""
     store = type("Store", (), {"address": address})
-    llm = ve.llm("llama", 2, num_gpu_blocks_override=24, kv_transfer_config=switch(store))
+    llm = ve.llm("llama", 2, dtype="bfloat16", num_gpu_blocks_override=24, kv_transfer_config=switch(store))
     tokens = prompt("killed", 700)
     answer = generate(llm, tokens)
     Path("answer").write_text(json.dumps([answer.tokens, answer.logprobs]))
@@ -50,7 +50,7 @@ def main():
         control.hold_loads(False)
         tokens, logprobs = json.loads(Path("answer").read_text())
         cold = Answer(tokens, logprobs)
-        llm = ve.llm("llama", 2, num_gpu_blocks_override=24, kv_transfer_config=switch(store))
+        llm = ve.llm("llama", 2, dtype="bfloat16", num_gpu_blocks_override=24, kv_transfer_config=switch(store))
         answer = generate(llm, prompt("killed", 700))
         check(answer.cached == 640, "the next engine restores what the dead one stored", answer.cached)
         check(difference(answer, cold) == 0.0, "with the answer of the dead one, bit for bit")

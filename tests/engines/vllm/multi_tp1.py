@@ -32,7 +32,7 @@ def main():
 
     with Store() as store:
         events = KVEventsConfig(enable_kv_cache_events=True, publisher="null")
-        llm = ve.llm("llama", num_gpu_blocks_override=24, disable_log_stats=False, kv_events_config=events, kv_transfer_config=both(store))
+        llm = ve.llm("llama", dtype="bfloat16", num_gpu_blocks_override=24, disable_log_stats=False, kv_events_config=events, kv_transfer_config=both(store))
         recorder = scheduler(llm).kv_event_publisher = Recorder()
         tokens = prompt("two connectors", 700)
         cold = generate(llm, tokens)

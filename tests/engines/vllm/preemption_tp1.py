@@ -22,7 +22,7 @@ def counting(llm):
 
 def main():
     with Store() as store:
-        llm = ve.llm("llama", block_size=32, num_gpu_blocks_override=40, kv_transfer_config=switch(store))
+        llm = ve.llm("llama", dtype="bfloat16", block_size=32, num_gpu_blocks_override=40, kv_transfer_config=switch(store))
         seen = counting(llm)
         prompts = [prompt(f"preempted {n}", 300) for n in range(6)]
         cold = generate(llm, prompts, new_tokens=200)
