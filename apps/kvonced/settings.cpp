@@ -244,7 +244,7 @@ std::vector<Setting> make_settings() {
        duration(KVONCED_FIELD(runtime.grant_base), milliseconds{1}, kHour)},
       {"least-rate", "SIZE", "64MiB", "Bytes per second that a writer is trusted with", "least_rate", false, false,
        bytes(KVONCED_FIELD(runtime.least_rate), kKiB, kTiB)},
-      {"window", "SIZE", "8MiB", "Most bytes of open grants of one rank", "window_bytes", false, false,
+      {"window", "SIZE", "8MiB", "Most bytes of open grants of one rank, over all its pools", "window_bytes", false, false,
        bytes(KVONCED_FIELD(runtime.window_bytes), 64 * kKiB, kGiB)},
       {"lease-time", "TIME", "10s", "A lease's life unless the lookup names one", "lease_time", false, false,
        duration(KVONCED_FIELD(runtime.lease_time), milliseconds{10}, kHour)},

@@ -37,6 +37,7 @@ CAUSES: dict[str, str] = {
     "not_answering": "the store has not answered lately; it is asked again when it answers a probe",
     "stale_epoch": "found under weights that have been replaced since",
     "stale_pages": "the engine may still have pages of weights that were replaced",
+    "adapter": "the files of its LoRA adapter are being read, or changed without a load in place",
     "failed": "a call into kvonce raised; see errors and the log",
     "no_room": "the engine had no free slots for it",
     "cancelled": "the engine dropped the request",
