@@ -69,9 +69,9 @@ class ActorHost {
   void tell_keys(messages::AdminCommand&& command);
   /// One slot a partition. Filled later; never, when the store is lost.
   std::vector<messages::StatsSlot> ask_stats();
-  /// False: there is no store to be asked.
   /// False: there is no store to tell. An embedded one keeps none.
   bool report(const messages::Report& report);
+  /// False: there is no store to be asked.
   bool ask_clients(const messages::SlotPtr<std::vector<ClientInfo>>& slot);
   void want_events(bool on);
 
