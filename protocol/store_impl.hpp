@@ -359,6 +359,7 @@ struct StoreCore::Impl {
 
   // -- what senders report (store_publish.cpp) ---------------------------------------------------------------------------
   void grants_done(const GrantResults& results, Time now, StoreActions& out);
+  void prefetch_done(std::span<const GrantResult> results, std::size_t at) const;
   void grant_done(std::uint32_t sender, const GrantResult& result, std::span<const std::uint64_t> checksums, Time now, StoreActions& out);
   void publish(std::uint32_t claim, OpenGrant grant, std::span<const std::uint64_t> checksums, Time now, StoreActions& out);
   void tell_stored(const Waiter& waiter, Verdict verdict, const Claim& claim, Epoch epoch, const PageHash& page,

@@ -11,6 +11,7 @@ namespace {
 // Touches closer together than this count as one: eight ranks that announce one chain touch it once.
 constexpr std::uint64_t kRecentTouches = 16;
 constexpr std::uint32_t kPrefetchAhead = 8;
+constexpr std::uint64_t kSlotsAhead = 4;
 constexpr std::uint32_t kLeastShare = 1024;  // open items that every sender may have
 constexpr std::uint32_t kUnknownRecord = 0xfffffffeU;
 }  // namespace
@@ -315,8 +316,11 @@ bool StoreCore::Impl::grant(std::uint32_t c, std::uint32_t w, Time now, StoreAct
   open.slot = *slot;
   const Duration time = config.grant_base + shape->payload_bytes() * kSecond / std::max<std::uint64_t>(config.least_rate, 1);
   open.deadline = now + (time << std::min<std::uint32_t>(claim.promotions, 16));
-  stamp_slot(header_of(open.slot, *shape), open.epoch, slot_incarnation, SlotState::granted, shape->ranges(),
-             shape->payload_bytes());
+  SlotHeader* header = header_of(open.slot, *shape);
+  stamp_slot(header, open.epoch, slot_incarnation, SlotState::granted, shape->ranges(), shape->payload_bytes());
+  // The slots of the next items most likely lie behind this one, with their headers in memory that no cache holds.
+  if (open.slot.count == 1)
+    __builtin_prefetch(reinterpret_cast<const std::byte*>(header) + kSlotsAhead * open.slot.extents[0].bytes, 1);
   reserved_payload += shape->payload_bytes();
   reserved_slots += open.slot.bytes();
   lane(waiter.sender, claim.ns, claim.pool).open_bytes += shape->payload_bytes();

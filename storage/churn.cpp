@@ -61,7 +61,9 @@ class Residents {
 
   Slot remove(std::uint32_t id) {
     Object& object = objects_[id];
-    Slot slot{1, {object.extent}};
+    Slot slot;
+    slot.count = 1;
+    slot.extents[0] = object.extent;
     if (object.spill != kNoSpill) {
       slot = spilled_[object.spill];
       unused_.push_back(object.spill);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -15,8 +16,17 @@ namespace kvonce::storage {
 // Arena space of one object: 1 to kMaxExtents extents, in the order of the object's ranges. Only
 // the first `count` of them have a meaning; the others are not even initialised.
 struct Slot {
-  std::uint32_t count;
-  std::array<Extent, kMaxExtents> extents;
+  Slot() {}  // not `= default`: that would write zeros over all extents wherever a slot is value-initialised
+  // Nearly every slot has one extent: a copy of all of them, most never used, would be most of a small grant's work.
+  Slot(const Slot& other) : count(other.count) { std::copy_n(other.extents.data(), std::min(count, kMaxExtents), extents.data()); }
+  Slot& operator=(const Slot& other) {
+    count = other.count;
+    std::copy_n(other.extents.data(), std::min(count, kMaxExtents), extents.data());
+    return *this;
+  }
+
+  std::uint32_t count = 0;
+  std::array<Extent, kMaxExtents> extents;  // those from `count` on have no value
 
   std::span<const Extent> view() const { return {extents.data(), count}; }
   std::uint64_t bytes() const {

@@ -50,7 +50,7 @@ std::uint64_t SlotShape::slot_bytes(std::span<const std::uint32_t> cut) const {
 std::optional<SlotShape::Pieces> SlotShape::pieces(std::span<const Extent> extents) const {
   if (extents.empty() || extents.size() > kMaxExtents) return std::nullopt;
   if (extents.size() > 1 && !divisible()) return std::nullopt;
-  Pieces result;
+  std::optional<Pieces> result{std::in_place};
   std::uint32_t first = 0;
   for (std::size_t i = 0; i < extents.size(); ++i) {
     const Extent& extent = extents[i];
@@ -61,10 +61,10 @@ std::optional<SlotShape::Pieces> SlotShape::pieces(std::span<const Extent> exten
     const std::uint32_t end = last ? ranges() : ranges_fitting(first, extent.bytes);
     if (!last && end == first) return std::nullopt;
     if (extent.bytes != (last ? last_piece_bytes(first) : piece_bytes(first, end))) return std::nullopt;
-    result.items[i] = {extent.offset, starts_[first], starts_[end], first, end};
+    result->items[i] = {extent.offset, starts_[first], starts_[end], first, end};
     first = end;
   }
-  result.count = static_cast<std::uint32_t>(extents.size());
+  result->count = static_cast<std::uint32_t>(extents.size());
   return result;
 }
 

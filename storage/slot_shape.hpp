@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <limits>
@@ -85,8 +86,12 @@ class SlotShape {
     std::uint32_t end_range;
   };
   struct Pieces {
+    Pieces() {}  // not `= default`: that would write zeros over all items wherever pieces are value-initialised
+    Pieces(const Pieces& other) : count(other.count) { std::copy_n(other.items.data(), count, items.data()); }
+    Pieces& operator=(const Pieces&) = delete;
+
     std::uint32_t count = 0;
-    std::array<Piece, kMaxExtents> items;
+    std::array<Piece, kMaxExtents> items;  // those from `count` on have no value
 
     std::span<const Piece> view() const { return {items.data(), count}; }
   };

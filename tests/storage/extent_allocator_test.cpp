@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <initializer_list>
 #include <iterator>
 #include <map>
 #include <random>
@@ -15,6 +16,14 @@
 using namespace kvonce::storage;
 
 namespace {
+
+// A slot as a caller with a fault could hand it in.
+Slot slot_of(std::uint32_t count, std::initializer_list<Extent> extents) {
+  Slot slot;
+  slot.count = count;
+  std::copy(extents.begin(), extents.end(), slot.extents.begin());
+  return slot;
+}
 
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 
@@ -244,13 +253,13 @@ TEST_CASE("what is no used slot is not freed") {
   CHECK(allocator.free(*slot));
   const std::uint64_t used = allocator.used_bytes();
   CHECK_FALSE(allocator.free(*slot));
-  CHECK_FALSE(allocator.free(Slot{0, {}}));
-  CHECK_FALSE(allocator.free(Slot{17, {}}));
-  CHECK_FALSE(allocator.free(Slot{1, {Extent{0, 64}}}));
-  CHECK_FALSE(allocator.free(Slot{1, {Extent{other->extents[0].offset, 63}}}));
-  CHECK_FALSE(allocator.free(Slot{1, {Extent{other->extents[0].offset + 1, 64}}}));
-  CHECK_FALSE(allocator.free(Slot{1, {Extent{other->extents[0].offset, 0}}}));
-  CHECK_FALSE(allocator.free(Slot{1, {Extent{64 * kMiB, ~std::uint64_t{63}}}}));
+  CHECK_FALSE(allocator.free(slot_of(0, {})));
+  CHECK_FALSE(allocator.free(slot_of(17, {})));
+  CHECK_FALSE(allocator.free(slot_of(1, {Extent{0, 64}})));
+  CHECK_FALSE(allocator.free(slot_of(1, {Extent{other->extents[0].offset, 63}})));
+  CHECK_FALSE(allocator.free(slot_of(1, {Extent{other->extents[0].offset + 1, 64}})));
+  CHECK_FALSE(allocator.free(slot_of(1, {Extent{other->extents[0].offset, 0}})));
+  CHECK_FALSE(allocator.free(slot_of(1, {Extent{64 * kMiB, ~std::uint64_t{63}}})));
   CHECK(allocator.used_bytes() == used);
   CHECK(allocator.free(*other));
   CHECK(allocator.fragments() == 1);
