@@ -28,8 +28,8 @@ void pause_cpu() noexcept {
 // About what it costs to be put to sleep and woken: a result that is nearly there is had for less.
 constexpr std::chrono::microseconds kSpin{30};
 
-// Longer for an answer that another process makes: its thread has to be woken first.
-constexpr std::chrono::microseconds kPumpSpin{60};
+// Longer for an answer that another process makes: what it takes for a whole batch.
+constexpr std::chrono::microseconds kPumpSpin{250};
 
 // Threads that spin at this moment. More than every second core would keep away those that they wait for.
 std::atomic<int> g_spinning{0};

@@ -3,8 +3,11 @@
 
 #include <grp.h>
 
+#include <algorithm>
 #include <charconv>
+#include <chrono>
 #include <optional>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -17,6 +20,9 @@
 namespace kvonce::runtime {
 
 namespace {
+
+// About as long as a rank takes from an answer to its next message. Only for as many ranks as leave cores to those that copy.
+constexpr std::chrono::microseconds kServerSpin{100};
 
 // The handshake has no room for long stories.
 constexpr std::size_t kMostWhyCold = 1'024;
@@ -70,6 +76,8 @@ Error StoreService::start(std::uint64_t incarnation) {
   config.release = version();
   config.allowed_gid = group_;
   config.place = std::move(place_);
+  config.spin = kServerSpin;
+  config.spin_clients = std::max(1U, std::thread::hardware_concurrency() / 2);
   const auto sessions = core_.host->sessions();
   transport::LinkServerCallbacks callbacks;
   callbacks.greet = [this, incarnation](const transport::Hello& hello, const transport::PeerProcess&) {

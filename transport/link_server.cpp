@@ -131,9 +131,12 @@ class LinkServer::Impl {
       if (moved) {
         ++turns_unpolled;
         if (config_.spin.count() != 0) spin_until = Clock::now() + config_.spin;
-      } else if (config_.spin.count() == 0 || Clock::now() >= spin_until) {
+      } else if (ready_.size() > config_.spin_clients || Clock::now() >= spin_until) {
         turns_unpolled = 0;
         fall_asleep();
+      } else {
+        turns_unpolled = 0;  // who is asleep rings a bell that has to be heard
+        std::this_thread::yield();
       }
     }
     end_all();

@@ -42,7 +42,8 @@ struct LinkServerConfig {
   std::uint64_t ring_bytes = kDefaultRingBytes;        // of each direction; rounded up to a power of two of at least 4 KiB
   std::uint64_t backlog_limit = kDefaultBacklogBytes;  // of one client that does not read
   std::uint32_t frames_per_turn = 64;                  // of one client before the others get theirs
-  std::chrono::microseconds spin{0};                   // looks at the rings for so long before it sleeps
+  std::chrono::microseconds spin{0};                   // looks at the rings for so long before it sleeps,
+  std::size_t spin_clients = 1;                        // while no more than so many clients are awake
   // Failed handshakes of one process: so many at once and again per second; beyond that its connections are refused unread.
   std::uint32_t failures_burst = 256;
   double failures_per_s = 256;
