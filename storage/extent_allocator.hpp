@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -16,17 +15,18 @@ namespace kvonce::storage {
 // Arena space of one object: 1 to kMaxExtents extents, in the order of the object's ranges. Only
 // the first `count` of them have a meaning; the others are not even initialised.
 struct Slot {
-  Slot() {}  // not `= default`: that would write zeros over all extents wherever a slot is value-initialised
+  Slot() { extents[0] = {}; }
   // Nearly every slot has one extent: a copy of all of them, most never used, would be most of a small grant's work.
-  Slot(const Slot& other) : count(other.count) { std::copy_n(other.extents.data(), std::min(count, kMaxExtents), extents.data()); }
+  Slot(const Slot& other) { *this = other; }
   Slot& operator=(const Slot& other) {
     count = other.count;
-    std::copy_n(other.extents.data(), std::min(count, kMaxExtents), extents.data());
+    extents[0] = other.extents[0];
+    for (std::uint32_t i = 1; i < count && i < kMaxExtents; ++i) extents[i] = other.extents[i];
     return *this;
   }
 
   std::uint32_t count = 0;
-  std::array<Extent, kMaxExtents> extents;  // those from `count` on have no value
+  std::array<Extent, kMaxExtents> extents;  // after the first, those from `count` on have no value
 
   std::span<const Extent> view() const { return {extents.data(), count}; }
   std::uint64_t bytes() const {
