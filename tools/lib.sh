@@ -4,7 +4,7 @@
 repo_root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 
 # What a bare Debian 12 lacks; nothing but Debian's own packages.
-packages=(g++ cmake ninja-build ccache git binutils libcaf-dev libspdlog-dev doctest-dev libcli11-dev nlohmann-json3-dev
+packages=(g++ cmake ninja-build ccache git binutils libcaf-dev libspdlog-dev doctest-dev libcli11-dev libtomlplusplus-dev nlohmann-json3-dev
   libxxhash-dev liblzma-dev python3-dev python3-venv make pkgconf)
 
 # Recorded request traces, where they lie beside the project: with them the hit rates published for them are checked.
