@@ -76,7 +76,7 @@ class Lookups(parts.CoreCase, unittest.TestCase):
 
     def test_an_unforeseen_error_is_a_miss_too(self):
         core = self.core(group=Group(ZeroDivisionError()))
-        with self.assertLogs("kvonce", "ERROR"):
+        with self.assertLogs("kvonce", "WARNING"):
             self.assertEqual(core.lookup("r", [kv(range(4))]), [])
         self.assertEqual(core.counters.snapshot()["errors", "lookup"], 1)
 
@@ -397,7 +397,7 @@ class Guards(parts.CoreCase, unittest.TestCase):
             core = self.core(group=Group(Found([2])))
             self.broken(core, name)
             core.lookup("r", [kv(range(2))])
-            with self.assertLogs("kvonce", "ERROR"):
+            with self.assertLogs("kvonce", "WARNING"):
                 self.assertTrue(core.load("r", [kv(range(2))]))
                 index = core.start_layer_wise_loading()
                 core.layer_done_counter.set_consumer(index)
@@ -427,7 +427,7 @@ class Guards(parts.CoreCase, unittest.TestCase):
         self.assertFalse(core.pop_completed_offload())  # nothing is there
         self.broken(core, "_book.clear", "epochs.reset", "epochs.update", "epochs.wait", "layer_done_counter.finish", "_loader.drop")
         core.load("r", [kv(range(2))])
-        with self.assertLogs("kvonce", "ERROR"):
+        with self.assertLogs("kvonce", "WARNING"):
             self.assertTrue(core.cancel_queued_load("r"))
             self.assertFalse(core.finish_layer_wise_loading(0))
             core.settle(1)
@@ -436,7 +436,7 @@ class Guards(parts.CoreCase, unittest.TestCase):
 
     def test_transfers_that_make_no_sense_are_refused_on_all_ranks(self):
         core = self.core()
-        with self.assertLogs("kvonce", "ERROR"):
+        with self.assertLogs("kvonce", "WARNING"):
             self.assertFalse(core.load("r", [object()]))
             self.assertFalse(core.offload([object()], None))
 

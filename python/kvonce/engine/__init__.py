@@ -24,6 +24,7 @@ from .config import ConfigError, Refused, Settings, nearest, refuse
 from .connection import Connection
 from .counters import CAUSES, COUNTERS, Counters, prometheus
 from .epochs import Epoch, Epochs
+from .failures import Failures
 from .identity import (
     Identity,
     ModelIdentity,
@@ -43,6 +44,7 @@ __all__ = [
     "Counters",
     "Epoch",
     "Epochs",
+    "Failures",
     "Identity",
     "ModelIdentity",
     "OtherLayouts",

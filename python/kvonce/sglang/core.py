@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import threading
+import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..engine import Counters, Epochs, Place, Settings, Shard
+from ..engine import Counters, Epochs, Failures, Place, Settings, Shard
 from ..engine.breaker import Breaker
 from . import updates
 from .layer_counter import LayerCounter
@@ -107,8 +107,7 @@ class LinkerCore:
         self._breaker = Breaker(clock=clock)
         self._releaser = Releaser(self._release)
         self._mixed = False  # new weights are in place, or being put there, and the engine may have pages of the old ones
-        self._told: set[str] = set()
-        self._lock = threading.Lock()
+        self._failures = Failures(counters)
         self._loader = Loader(
             self.layer_done_counter,
             load_seconds=load_seconds,
@@ -419,9 +418,6 @@ class LinkerCore:
 
     def complain(self, where: str) -> None:
         """Counts an exception that is being handled, and tells the first of its kind."""
-        self.counters.add("errors", 1, where)
-        with self._lock:
-            first = where not in self._told
-            self._told.add(where)
-        if first:
-            _log.exception("kvonce: %s failed; further ones are only counted", where)
+        error = sys.exc_info()[1]
+        if error is not None:
+            self._failures.tell(where, error)

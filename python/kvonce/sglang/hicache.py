@@ -13,7 +13,7 @@ from typing import Any
 
 from sglang.srt.mem_cache import hicache_storage as hs
 
-from ..engine import Connection, Counters, Epochs, Refused, Settings
+from ..engine import Connection, Counters, Epochs, Failures, Refused, Settings
 from . import updates
 from .hicache_store import HostStore
 from .host_pools import HostPool, open_pool
@@ -66,6 +66,7 @@ class HiCacheStorage(hs.HiCacheStorage):
         self._told: set[str] = set()
         self._listener = updates.Listener(self._weights_changed, self._weights_settled, self._stopping)
         self.counters = Counters("", "")
+        self._failures = Failures(self.counters)
         extra = dict(getattr(storage_config, "extra_config", None) or {})
         self._generic = not extra.get("interface_v1")
         try:
@@ -73,6 +74,7 @@ class HiCacheStorage(hs.HiCacheStorage):
             _check_times(self.settings)
             self.place = place_of(_Placed(storage_config, self._facts))
             self.counters = Counters(self.settings.engine_id or engine_name(), f"tp{self.place.tp}")
+            self._failures = Failures(self.counters)
             check_place(self._facts, self.place)
             self._watch()
         except Exception as error:
@@ -268,11 +270,8 @@ class HiCacheStorage(hs.HiCacheStorage):
             return miss if store is None else what(store)
         except Refused as refused:
             self._refuse(refused)
-        except Exception:
-            self.counters.add("errors", 1, where)
-            if where not in self._told:
-                self._told.add(where)
-                _log.exception("kvonce: %s failed; further ones are only counted", where)
+        except Exception as error:
+            self._failures.tell(where, error)
         return miss
 
     def _transfer(self, what: str, transfer: Any, extra_info: Any) -> list[bool]:

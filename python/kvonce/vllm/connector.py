@@ -19,10 +19,10 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 )
 from vllm.logger import init_logger
 
-from kvonce.engine import Counters, Refused, Settings
+from kvonce.engine import Counters, Failures, Refused, Settings
 
 from .facts import facts_of, identity_of
-from .guard import Failures, guarded
+from .guard import guarded
 from .layout import layer_rows, make_plan
 from .messages import Done, Step
 from .metrics import KvonceProm, KvonceStats

@@ -11,10 +11,9 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from kvonce.engine import Counters, Epoch, Epochs, Settings
+from kvonce.engine import Counters, Epoch, Epochs, Failures, Settings
 
 from .adapters import Adapters, salted
-from .guard import Failures
 from .layout import NULL_BLOCK, Plan
 from .messages import Done, Load, Rows, Save, Step
 from .tracked import Answer, Asking, Saving, Stored, Tracked

@@ -8,9 +8,8 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from kvonce.engine import Counters, Epoch, Epochs, Settings
+from kvonce.engine import Counters, Epoch, Epochs, Failures, Settings
 
-from .guard import Failures
 from .messages import Done, Load, Results, Save, Step
 
 
