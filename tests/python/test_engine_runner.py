@@ -25,6 +25,17 @@ verdict, why, taken = engines.run_test("vllm", script, Path(sys.argv[4]), Path(s
 print(verdict, why, sep="|")
 """
 
+# The same for the whole run, with an environment for each engine that is there already.
+TEST = """
+import argparse, importlib.util, sys
+from pathlib import Path
+spec = importlib.util.spec_from_file_location("engines", sys.argv[1])
+engines = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(engines)
+engines.LOGS, engines.environment_of = Path(sys.argv[2]), lambda engine: Path(sys.argv[3])
+sys.exit(engines.test(argparse.Namespace(selection=["sglang/doctor"], kvonce=Path(sys.argv[2]), minutes=float(sys.argv[4]))))
+"""
+
 
 class Runner(unittest.TestCase):
     def setUp(self):
@@ -44,6 +55,13 @@ class Runner(unittest.TestCase):
         ran = subprocess.run(command, capture_output=True, text=True, timeout=120)
         self.assertEqual(ran.returncode, 0, ran.stderr)
         return tuple(ran.stdout.strip().split("|"))
+
+    def test_what_might_not_end_within_the_time_given_is_skipped_and_named(self):
+        command = [sys.executable, "-c", TEST, ROOT / "tools/engines/engines.py", self.folder, self.folder / "env", "4.9"]
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        self.assertEqual(ran.returncode, 0, ran.stderr)
+        self.assertRegex(ran.stdout, r"skipped sglang/doctor .*might not end within the 4.9 minutes")
+        self.assertRegex(ran.stdout, r"0 passed, 0 failed, 1 skipped")
 
     def test_a_script_passes_that_has_made_all_its_checks(self):
         self.assertEqual(self.run_script("""

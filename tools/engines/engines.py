@@ -244,6 +244,7 @@ def selected(selection):
 
 def test(arguments):
     chosen = selected(arguments.selection)
+    given_until = time.monotonic() + 60 * arguments.minutes if arguments.minutes is not None else None
     counts = dict.fromkeys(("passed", "failed", "skipped"), 0)
     environments, reasons, kvonce = {}, {}, arguments.kvonce
     for engine in {engine for engine, _ in chosen}:
@@ -269,6 +270,8 @@ def test(arguments):
             verdict, why, taken = "skipped", reasons[engine], 0.0
         elif left < 1:
             verdict, why, taken = "failed", f"not run: the {ALL_SECONDS_MAX // 60} minutes for all are over", 0.0
+        elif given_until is not None and given_until - time.monotonic() < seconds_of(script):
+            verdict, why, taken = "skipped", f"it might not end within the {arguments.minutes:g} minutes that were given (--minutes)", 0.0
         else:
             verdict, why, taken = run_test(engine, script, environments[engine], kvonce, min(seconds_of(script), left))
         counts[verdict] += 1
@@ -303,6 +306,7 @@ def main():
     commands = parser.add_subparsers(dest="command", required=True)
     one = commands.add_parser("test", help="run tests")
     one.add_argument("--kvonce", type=lambda text: Path(text).resolve(), metavar="DIR", help="use the package in DIR")
+    one.add_argument("--minutes", type=float, metavar="N", help="skip what might not end within N minutes from now, making the environments included")
     one.add_argument("selection", nargs="*", metavar="SELECTION", help="vllm, sglang, or vllm/llama_tp1")
     one.set_defaults(call=test)
     one = commands.add_parser("run", help="run one script in an engine's environment")
