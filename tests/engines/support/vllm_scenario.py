@@ -105,6 +105,8 @@ def tell_of_new_weights(llm, tokens, cold, local):
     """vLLM's word for new weights: what was stored is not found any more, and what is stored from now on is."""
     forget(llm)
     check(llm.reset_prefix_cache(reset_connector=True), "the connector's cache is reset")
+    # Until its namespace is there nothing is kept; nothing in the engine waits for that.
+    check(scheduler(llm).connector._store.epochs.wait(SECONDS) is not None, "the new weights have a namespace")
     answer = generate(llm, tokens)
     check(answer.cached == 0, "after new weights nothing old is found", answer.cached)
     check(answer.tokens == cold.tokens, "after new weights (the same ones, here) the answer is computed")
