@@ -54,7 +54,7 @@ void add_options(CLI::App& app, Texts& texts, CommandLine& line, bool all) {
   app.add_option("--format", texts.format, "With --dump-config: text or json [text]")->option_text("text|json")->group(rest);
   app.add_flag("--json", texts.json, "Same as --format json")->group(rest);
   app.add_flag("-q,--quiet", line.quiet, "With --dump-config: nothing but errors, the status tells")->group(rest);
-  app.add_flag("--detach", line.detach, "Go on in the background, in a session of its own")->group(rest);
+  app.add_flag("--detach", line.detach, "Go on in the background, in a session of its own");
   app.add_option("--ready-fd", texts.ready_fd, "Descriptor that is told when the store is ready")->option_text("N")->group(rest);
   app.add_option("--start-lock-fd", texts.start_lock_fd, "Descriptor that is closed then")->option_text("N")->group(rest);
   app.add_flag("--help-all", texts.help_all, "All options");

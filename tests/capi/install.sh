@@ -32,7 +32,7 @@ mv "$folder/first" "$prefix"
 
 for file in include/kvonce/kvonce.h include/kvonce/runtime.hpp "$libdir/libkvonce.so" "$libdir/libkvonce.so.$version" bin/kvonce \
   bin/kvonced "$libdir/pkgconfig/kvonce.pc" "$libdir/cmake/kvonce/kvonceConfig.cmake" \
-  "$libdir/cmake/kvonce/kvonceConfigVersion.cmake"; do
+  "$libdir/cmake/kvonce/kvonceConfigVersion.cmake" share/doc/kvonce/c.md share/doc/kvonce/embedding.md; do
   [[ -e "$prefix/$file" ]] || fail "$file is not installed"
 done
 soname="$(objdump -p "$prefix/$libdir/libkvonce.so" | awk '$1 == "SONAME" { print $2 }')"

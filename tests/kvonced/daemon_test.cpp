@@ -92,6 +92,7 @@ TEST_CASE("help fits one screen, --help-all has every setting, and the version i
   CHECK(help.status == 0);
   CHECK(occurrences(help.out, "\n") <= 25);
   CHECK(help.out.find("--partitions") == std::string::npos);
+  CHECK(help.out.find("--detach ") != std::string::npos);
   const Ended all = run(KVONCED_PROGRAM, {"--help-all"});
   CHECK(all.status == 0);
   for (const apps::Setting& setting : apps::all_settings()) CHECK(all.out.find("--" + std::string(setting.name) + " ") != std::string::npos);

@@ -67,7 +67,7 @@ class Settings:
     namespace: str = ""  #: text of the operator's choice that keeps deployments apart; at most 255 bytes
     model_id: str = ""  #: replaces the digest of config and weight files: then the operator answers for it
     role: str = "both"  #: "read": never puts; "write": never looks up; "both"
-    min_tokens: int = 0  #: prefixes shorter than this are neither looked up nor offered: 0 to 1,000,000,000
+    min_tokens: int = 0  #: shorter ones are not looked up; vLLM does not offer them either: 0 to 1,000,000,000
     lookup_ms: int = 50  #: a lookup that takes longer is a miss: 1 to 60,000
     load_ms: int = 10_000  #: a load that takes longer has failed: 1 to 3,600,000
     put_ms: int = 30_000  #: a put that takes longer is given up: 1 to 3,600,000
