@@ -98,6 +98,7 @@ void PoolState::on_rekeyed(const messages::Rekeyed& rekeyed) {
 }
 
 void PoolState::on_store_lost() {
+  store_lost_ = true;
   const Time now = runtime::now();
   core_->on_store_lost(now, actions_);
   act(now);
@@ -105,6 +106,7 @@ void PoolState::on_store_lost() {
 
 void PoolState::on_store_found(const messages::StoreFound& found) {
   arena_ = found.arena;
+  store_lost_ = false;
   placement_ = protocol::Placement::local(found.partitions);
   const Time now = runtime::now();
   core_->on_store_found(now, actions_);
@@ -225,6 +227,8 @@ void PoolState::act(Time now) {
     now = runtime::now();
     for (const std::uint64_t load : load_more) core_->load_more(load, now, actions_);
   }
+  // What was accepted ends with the old memory; after that it is let go of, for the next store may need it.
+  if (store_lost_ && core_->idle() && running_.empty()) arena_ = setup_->arena;
   if (!closing_.empty() && core_->idle() && running_.empty()) {
     ended_ = true;
     compat::tell(self_, keys_, messages::RankClosed{setup_->core.sender});

@@ -67,6 +67,7 @@ class PoolState : public protocol::ObjectLocator {
   Self self_ = nullptr;
   std::shared_ptr<const PoolSetup> setup_;
   std::shared_ptr<const ArenaView> arena_;  // of the store's present life
+  bool store_lost_ = false;
   protocol::Placement placement_ = protocol::Placement::local(1);
   std::uint64_t reads_over_ = 0;            // copies out of rows whose results have not been sent
   messages::ShardKeyActor keys_;

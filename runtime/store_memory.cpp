@@ -129,6 +129,10 @@ Error check_path(const RuntimeConfig& config) {
 Error StoreMemory::open(Core& core, const MakeConfig& make_config) {
   if (!core.config.arena_file.empty())
     if (Error error = check_path(core.config)) return error;
+  constexpr std::uint64_t kUnit = storage::Arena::kAlignment;
+  // A start that cannot be leaves the last life's file and snapshot as they are.
+  if (core.config.huge_pages != HugePages::reserved)
+    if (Error error = plan_layout(core.config, (core.config.arena_bytes + kUnit - 1) / kUnit * kUnit).error) return error;
   if (!core.config.arena_file.empty() && open_warm(core, make_config)) return {};
   // Before the old file is replaced: its snapshot has not been read, and the next start finds it.
   if (start_interrupted()) return interrupted();

@@ -228,6 +228,7 @@ std::optional<std::string> NamedFile::make_room(std::uint64_t bytes) {
            std::to_string(room()) + " left" + (held != 0 ? ", and " + std::to_string(held) + " in the old file, which is left as it is" : "");
   // The file that is replaced holds memory too, and is of no use any more.
   unlinkat(directory_.get(), name_.c_str(), 0);
+  own_lock_ = Descriptor();  // or it would keep the file, and its memory, until this process ends
   const std::uint64_t left = room();
   if (left >= bytes) return std::nullopt;
   return "the arena's file " + quoted(path_) + " of " + std::to_string(bytes) + " bytes has no room on its file system, which has " +

@@ -115,6 +115,9 @@ std::string SocketPath::take(const std::string& path, std::optional<std::uint32_
   socklen_t bytes = 0;
   if (std::string wrong = make_address(path, address, bytes); !wrong.empty()) return wrong;
   if (std::string wrong = check_directory(path); !wrong.empty()) return wrong;
+  // Also looked at when it is bound; here it is told before anything else of a start is done.
+  struct stat status {};
+  if (::lstat(path.c_str(), &status) == 0 && !S_ISSOCK(status.st_mode)) return path + " exists and is no socket; it is left as it is.";
   if (std::string wrong = take_lock(path); !wrong.empty()) return wrong;
   allowed_gid_ = allowed_gid;
   // A lock file that somebody has removed by hand keeps nobody out.

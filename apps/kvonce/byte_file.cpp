@@ -104,15 +104,23 @@ std::string ByteFile::read(std::byte* to) const {
 }
 
 std::string write_file(const std::string& path, std::span<const std::byte> bytes) {
-  File file(path, O_WRONLY | O_CREAT | O_TRUNC);
+  struct stat found {};
+  const bool is_new = path != "-" && lstat(path.c_str(), &found) != 0;
+  File file(path, O_WRONLY | O_CREAT | O_TRUNC | (is_new ? O_EXCL : 0));
   if (file.fd() < 0) return system_error(path, false);
+  // Half a page looks like one: a file that was not there before is not there after a failure.
+  const auto failed = [&] {
+    std::string error = system_error(path, false);
+    if (is_new) unlink(path.c_str());
+    return error;
+  };
   while (!bytes.empty()) {
     const ssize_t put = write(file.fd(), bytes.data(), bytes.size());
     if (put < 0 && errno == EINTR) continue;
-    if (put < 0) return system_error(path, false);
+    if (put < 0) return failed();
     bytes = bytes.subspan(static_cast<std::size_t>(put));
   }
-  return file.close() ? std::string() : system_error(path, false);
+  return file.close() ? std::string() : failed();
 }
 
 }  // namespace kvonce::apps

@@ -33,6 +33,8 @@ void on_interrupt(int number) {
 
 }  // namespace
 
+std::string not_empty(const std::string& text) { return text.empty() ? "is empty: must be 1 to 255 bytes" : ""; }
+
 void add_output_options(CLI::App& command, OutputOptions& options) {
   command
       .add_option_function<std::string>(

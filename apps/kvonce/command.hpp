@@ -29,6 +29,9 @@ struct OutputOptions {
   bool quiet = false;  ///< exit status (and errors) only
 };
 
+/// For CLI::Option::check: an empty text is most often a variable that a script has not set, and must not mean something else.
+std::string not_empty(const std::string& text);
+
 /// `options` must outlive the parsing and the run.
 void add_output_options(CLI::App& command, OutputOptions& options);
 

@@ -117,7 +117,7 @@ void add_get_command(CLI::App& app, CommandChoice& choice) {
   command->add_option("PAGE", options->page, "64 hexadecimal digits, or name:TEXT")->option_text(" ")->required();
   command->add_option("-o,--output", options->output, "File for the bytes, made only when the page is there (default -)")
       ->option_text("FILE");
-  command->add_option("--pool", options->pool, "Pool that put has written (default bytes)")->option_text("NAME");
+  command->add_option("--pool", options->pool, "Pool that put has written (default bytes)")->option_text("NAME")->check(not_empty);
   add_store_options(*command, options->store, true);
   command->callback([options, &choice] { choice.run = [options] { return run_get(*options); }; });
 }

@@ -187,7 +187,7 @@ void add_exists_command(CLI::App& app, CommandChoice& choice) {
   const auto options = std::make_shared<PagesOptions>();
   CLI::App* const command = app.add_subcommand("exists", "Tell which pages a store has; exit status 0: all, 1: not all");
   command->add_option("PAGE", options->pages, "64 hexadecimal digits each, or name:TEXT")->option_text("...")->required();
-  command->add_option("--pool", options->pool, "Count only objects of this pool (default: of any)")->option_text("NAME");
+  command->add_option("--pool", options->pool, "Count only objects of this pool (default: of any)")->option_text("NAME")->check(not_empty);
   add_store_options(*command, options->store, true);
   command->callback([options, &choice] { choice.run = [options] { return run_exists(*options); }; });
 }

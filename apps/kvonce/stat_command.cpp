@@ -240,7 +240,7 @@ int run_stat(const StatOptions& options, bool namespace_given) {
 void add_stat_command(CLI::App& app, CommandChoice& choice) {
   const auto options = std::make_shared<StatOptions>();
   CLI::App* const command = app.add_subcommand("stat", "Tell what a store holds and who uses it, or what it knows of a page");
-  command->add_option("PAGE", options->page, "64 hexadecimal digits, or name:TEXT; without: the store")->option_text(" ");
+  command->add_option("PAGE", options->page, "64 hexadecimal digits, or name:TEXT; without: the store")->option_text(" ")->check(not_empty);
   add_store_options(*command, options->store, true);
   command->callback([options, command, &choice] {
     const bool namespace_given = command->count("--namespace") != 0;

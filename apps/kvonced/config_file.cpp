@@ -9,6 +9,7 @@
 #include <string_view>
 #include <utility>
 
+#include <sys/stat.h>
 #include <toml++/toml.h>
 
 #include "apps/kvonced/settings.hpp"
@@ -101,6 +102,12 @@ GivenTexts read(const std::string& path, std::string_view text, std::vector<std:
 }  // namespace
 
 GivenTexts read_config_file(const std::string& path, std::vector<std::string>& errors) {
+  // Whoever opens a pipe waits for its other end, for ever.
+  struct stat found {};
+  if (stat(path.c_str(), &found) == 0 && !S_ISREG(found.st_mode) && !S_ISCHR(found.st_mode)) {
+    errors.push_back(path + " is no plain file; it is not read");
+    return {};
+  }
   std::ifstream in(path, std::ios::binary);
   if (!in) {
     errors.push_back(path + " cannot be read: " + std::strerror(errno));

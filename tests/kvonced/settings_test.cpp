@@ -6,6 +6,7 @@
 #include <csignal>
 #include <filesystem>
 
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -147,6 +148,10 @@ TEST_CASE("a file's unknown keys, tables, lists, repetitions and open quotes are
   errors.clear();
   read_config_file(folder / "absent.toml", errors);
   CHECK(names(errors, "absent.toml cannot be read: No such file"));
+  errors.clear();
+  REQUIRE(mkfifo((folder / "pipe").c_str(), 0600) == 0);
+  read_config_file(folder / "pipe", errors);
+  CHECK(names(errors, "pipe is no plain file"));
 }
 
 TEST_CASE("a # in quotes, spaces and commas belong to the value") {

@@ -246,6 +246,36 @@ TEST_CASE("an arena file whose lock was removed by hand lets no second store in"
   CHECK(warm.finish() == 0);
 }
 
+TEST_CASE("a start that is refused leaves the last life's pages as they are") {
+  const RunFolder folder;
+  const SharedMemoryFolder memory;
+  if (!memory.there()) return;
+  const std::vector<std::string> right = small({"--arena-file", memory / "arena"});
+  {
+    Process daemon(KVONCED_PROGRAM, right);
+    REQUIRE(daemon.wait_out("is ready on"));
+    daemon.signal(SIGTERM);
+    REQUIRE(daemon.finish() == 0);
+  }
+  write_file(folder / "plain", "x");
+  const std::vector<std::pair<std::vector<std::string>, std::string>> wrong{
+      {{"--socket", folder / "plain"}, "exists and is no socket"},
+      {{"--index-pages", "2000000"}, "leaves no room for slots"},
+      {{"--index-pages", "2000000", "--partitions", "2"}, "leaves no room for slots"}};
+  for (const auto& [options, why] : wrong) {
+    std::vector<std::string> arguments{"--arena-file", memory / "arena"};
+    arguments.insert(arguments.end(), options.begin(), options.end());
+    const Ended refused = run(KVONCED_PROGRAM, small(arguments));
+    INFO(refused.err);
+    CHECK(refused.status == 2);
+    CHECK(has(refused.err, why));
+  }
+  Process warm(KVONCED_PROGRAM, right);
+  CHECK(warm.wait_out("warm start: 0 objects are back"));
+  warm.signal(SIGTERM);
+  CHECK(warm.finish() == 0);
+}
+
 TEST_CASE("an arena file's name leaves room for what lies beside it") {
   const RunFolder folder;
   const SharedMemoryFolder memory;
