@@ -32,7 +32,7 @@ void tell_from_mover(caf::actor_system& system, const messages::PoolActor& pool,
 void PoolState::start(Self self, std::shared_ptr<const PoolSetup> setup, messages::ShardKeyActor keys) {
   self_ = self;
   setup_ = std::move(setup);
-  arena_ = setup_->arena;
+  arena_ = std::move(setup_->arena);
   placement_ = setup_->placement;
   keys_ = std::move(keys);
   core_ = std::make_unique<protocol::PoolCore>(setup_->core, *this);
@@ -228,7 +228,7 @@ void PoolState::act(Time now) {
     for (const std::uint64_t load : load_more) core_->load_more(load, now, actions_);
   }
   // What was accepted ends with the old memory; after that it is let go of, for the next store may need it.
-  if (store_lost_ && core_->idle() && running_.empty()) arena_ = setup_->arena;
+  if (store_lost_ && core_->idle() && running_.empty() && !arena_->readers.empty()) arena_ = std::make_shared<const ArenaView>();
   if (!closing_.empty() && core_->idle() && running_.empty()) {
     ended_ = true;
     compat::tell(self_, keys_, messages::RankClosed{setup_->core.sender});

@@ -17,7 +17,8 @@ namespace kvonce::actors {
 /// What a PoolActor needs from its process. All of it outlives the actor.
 struct PoolSetup {
   protocol::PoolCoreConfig core;
-  std::shared_ptr<const ArenaView> arena;
+  /// Of the store as it is now. The actor takes it, so that nothing keeps the memory of a store that is gone.
+  mutable std::shared_ptr<const ArenaView> arena;
   protocol::Placement placement = protocol::Placement::local(1);
   std::shared_ptr<transport::Mover> mover;
   std::uint64_t inline_copy_bytes = 0;

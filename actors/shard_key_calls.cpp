@@ -122,7 +122,7 @@ runtime::GroupRecord ShardKeyState::record_of(const protocol::GroupAsk& ask, Sha
   record.id = answer.group;
   for (std::size_t i = 0; i < ask.pools.size() && i < answer.pools.size(); ++i) {
     const protocol::PoolId pool = answer.pools[i].pool;
-    const std::uint32_t shards = arena_->readers.empty() ? 0 : arena_->readers.front().pool(ask.ns, pool).shards;
+    const std::uint32_t shards = arena_ == nullptr || arena_->readers.empty() ? 0 : arena_->readers.front().pool(ask.ns, pool).shards;
     const bool as_asked = shards == 0 || shards == ask.pools[i].shards.count();
     record.pools.push_back(pool);
     record.shards.push_back(as_asked ? ask.pools[i].shards : ask.pools[i].ranks);
