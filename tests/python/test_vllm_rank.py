@@ -40,7 +40,7 @@ class StandingStore(unittest.TestCase):
         thread.start()
         thread.join(60)
         done = not thread.is_alive()
-        self.assertTrue(self.asked.is_set())
+        self.assertTrue(self.asked.wait(60))
         self.assertFalse(self.goes_on.is_set())
         self.goes_on.set()
         thread.join(60)
