@@ -241,6 +241,8 @@ class Loads(parts.CoreCase, unittest.TestCase):
         self.load_results = [stuck]
         with mock.patch.object(parts.load("loads"), "_CLOSE_SECONDS", 0.01), self.assertLogs("kvonce", "ERROR"):
             index = self.start(core)
+            while index not in core._loader._writing:  # one that has not begun is never written, and not waited for
+                threading.Event().wait(0.001)
             core.layer_done_counter.fail(index, TimeoutError())  # as at its deadline
             told = []
             finishing = threading.Thread(target=lambda: told.append(core.finish_layer_wise_loading(index)), daemon=True)
