@@ -33,7 +33,7 @@ spec = importlib.util.spec_from_file_location("engines", sys.argv[1])
 engines = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(engines)
 engines.LOGS, engines.environment_of = Path(sys.argv[2]), lambda engine: Path(sys.argv[3])
-sys.exit(engines.test(argparse.Namespace(selection=["sglang/doctor"], kvonce=Path(sys.argv[2]), minutes=float(sys.argv[4]))))
+sys.exit(engines.test(argparse.Namespace(selection=["sglang/doctor"], kvonce=Path(sys.argv[2]), minutes=float(sys.argv[4]), again=True)))
 """
 
 

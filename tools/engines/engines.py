@@ -274,6 +274,12 @@ def test(arguments):
             verdict, why, taken = "skipped", f"it might not end within the {arguments.minutes:g} minutes that were given (--minutes)", 0.0
         else:
             verdict, why, taken = run_test(engine, script, environments[engine], kvonce, min(seconds_of(script), left))
+            left -= int(taken)
+            if verdict == "failed" and arguments.again and left > seconds_of(script):
+                log = LOGS / f"{engine}-{script.stem}.log"
+                print(f"failed  {name:32} {taken:6.1f} s  {why}; once more:", *log.read_text(errors="replace").splitlines()[-40:], sep="\n    ", flush=True)
+                verdict, why, taken = run_test(engine, script, environments[engine], kvonce, seconds_of(script))
+                why = why or "the second time"
         counts[verdict] += 1
         print(f"{verdict:7} {name:32} {taken:6.1f} s  {why}".rstrip(), flush=True)
         if verdict == "failed" and taken > 0:
@@ -307,6 +313,7 @@ def main():
     one = commands.add_parser("test", help="run tests")
     one.add_argument("--kvonce", type=lambda text: Path(text).resolve(), metavar="DIR", help="use the package in DIR")
     one.add_argument("--minutes", type=float, metavar="N", help="skip what might not end within N minutes from now, making the environments included")
+    one.add_argument("--again", action="store_true", help="run a script that fails once more; what it printed the first time is shown")
     one.add_argument("selection", nargs="*", metavar="SELECTION", help="vllm, sglang, or vllm/llama_tp1")
     one.set_defaults(call=test)
     one = commands.add_parser("run", help="run one script in an engine's environment")
