@@ -3,9 +3,9 @@
 // The file of settings: TOML with one value for each setting, so that whatever it cannot hold is told with its line.
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 #include <fstream>
-#include <sstream>
 #include <string_view>
 #include <utility>
 
@@ -54,9 +54,8 @@ std::string text_of(const toml::node& node, std::string& wrong) {
   if (const auto* number = node.as_integer()) return std::to_string(number->get());
   if (const auto* on = node.as_boolean()) return on->get() ? "true" : "false";
   if (const auto* number = node.as_floating_point()) {
-    std::ostringstream text;
-    text << *number;
-    return text.str();
+    char text[32];  // the shortest that is read back as the same number
+    return {text, std::to_chars(text, text + sizeof text, number->get()).ptr};
   }
   wrong = node.is_array() || node.is_table() ? "has a list or table, which could be more than one value; allowed is one"
                                              : "has a date or time; allowed are texts in quotes, numbers, true and false";

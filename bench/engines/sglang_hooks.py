@@ -95,6 +95,7 @@ def main():
     arguments = parser.parse_args()
     from support import sglang_engine as se
     from support.compare import prompt
+    from support.shares import tell
     from support.store import Store
 
     with tempfile.TemporaryDirectory() as folder, Store() as store:
@@ -111,16 +112,7 @@ def main():
             if n:  # the first has what is done once
                 runs.append([statistics.median(turn[at] for turn in turns) for at in range(3)] + [len(turns)])
         engine.shutdown()
-    share = [100 * hooks / step for step, hooks, _calls, _turns in runs]
-    told = {
-        "requests": arguments.requests, "tp": arguments.tp, "steps": sum(run[3] for run in runs),
-        "step_us": statistics.median(1e6 * run[0] for run in runs), "hooks_us": statistics.median(1e6 * run[1] for run in runs),
-        "hook_calls": statistics.median(run[2] for run in runs), "share_percent": statistics.median(share), "share_percent_each": share}
-    if arguments.json:
-        print(json.dumps(told))
-    else:
-        print(f"{told['hooks_us']:.0f} us in {told['hook_calls']:.0f} hook calls of a step of {told['step_us']:.0f} us: "
-              f"{told['share_percent']:.1f} % (each: {', '.join(f'{one:.1f}' for one in share)})")
+    tell(runs, arguments.json, requests=arguments.requests, tp=arguments.tp)
 
 
 if __name__ == "__main__":

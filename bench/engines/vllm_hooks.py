@@ -7,12 +7,12 @@ One engine process (scheduler and rank in it) decodes a batch; every hook of the
 step is short: with a real one the share is smaller. Prints the medians over the repetitions.
 """
 import argparse
-import json
 import statistics
 import time
 
 from support import vllm_engine as ve
 from support.compare import prompt
+from support.shares import tell
 from support.store import Store
 from support.vllm_scenario import scheduler, settle, switch
 
@@ -86,16 +86,7 @@ def main():
         llm = ve.llm("llama", kv_transfer_config=switch(store))
         clock = Clock([scheduler(llm).connector, get_kv_transfer_group()])
         runs = [measure(llm, clock, arguments.requests, arguments.tokens, n) for n in range(arguments.repeat)]
-    share = [100 * hooks / step for step, hooks, _calls, _steps in runs]
-    told = {
-        "requests": arguments.requests, "steps": sum(run[3] for run in runs), "step_us": statistics.median(1e6 * run[0] for run in runs),
-        "hooks_us": statistics.median(1e6 * run[1] for run in runs), "hook_calls": statistics.median(run[2] for run in runs),
-        "share_percent": statistics.median(share), "share_percent_each": share}
-    if arguments.json:
-        print(json.dumps(told))
-    else:
-        print(f"{told['hooks_us']:.0f} us in {told['hook_calls']:.0f} hook calls of a step of {told['step_us']:.0f} us: "
-              f"{told['share_percent']:.1f} % (each: {', '.join(f'{one:.1f}' for one in share)})")
+    tell(runs, arguments.json, requests=arguments.requests)
 
 
 if __name__ == "__main__":
