@@ -86,7 +86,7 @@ void Operation::Impl::advance_layers(std::uint32_t layers) noexcept {
 void Operation::Impl::wake_sleepers() noexcept {
   if (sleepers_.load(std::memory_order_acquire) != 0) changed_.notify_all();
   if (helpers_.load(std::memory_order_acquire) == 0) return;
-  if (const auto copies = mover.lock()) copies->wake_helpers();
+  if (const auto copies = mover.lock()) copies->wake_helpers(this);
 }
 
 bool Operation::Impl::end_overdue() noexcept {
@@ -131,7 +131,7 @@ bool Operation::Impl::sleep_until_ready(TimePoint until, const Ready& ready, tra
       const std::lock_guard lock(mutex_);
       helpers_.fetch_add(1, std::memory_order_acq_rel);
     }
-    const bool wanted = copies->wait_to_help(until, ready);
+    const bool wanted = copies->wait_to_help(until, this, ready);
     helpers_.fetch_sub(1, std::memory_order_relaxed);
     if (wanted) return ready();
     if (ready() || std::chrono::steady_clock::now() >= until) return true;

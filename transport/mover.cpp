@@ -39,8 +39,10 @@ Submitted Mover::submit(CopyBatch&& batch) { return state_->submit(std::move(bat
 Submitted Mover::run_inline(CopyBatch&& batch) { return state_->run_inline(std::move(batch)); }
 void Mover::fence(PeerId peer, std::function<void()> closed) { state_->fence(peer, std::move(closed)); }
 bool Mover::help() { return state_->help(); }
-bool Mover::wait_to_help(TimePoint until, const std::function<bool()>& done) { return state_->wait_to_help(until, done); }
-void Mover::wake_helpers() { state_->wake_helpers(); }
+bool Mover::wait_to_help(TimePoint until, const void* waits_for, const std::function<bool()>& done) {
+  return state_->wait_to_help(until, waits_for, done);
+}
+void Mover::wake_helpers(const void* waits_for) { state_->wake_helpers(waits_for); }
 void Mover::wake() { state_->wake(); }
 MoverStats Mover::stats() const { return state_->stats(); }
 

@@ -54,9 +54,10 @@ class Mover {
   // wait for a copy anyway. Completions are called on this thread.
   bool help();
   // Waits until so much is queued that another thread is worth waking for it (true: call help), or `done` answers true, or
-  // until then. Whoever makes `done` true calls wake_helpers. `done` is asked under a lock: it must be quick and take none.
-  bool wait_to_help(TimePoint until, const std::function<bool()>& done);
-  void wake_helpers();
+  // until then. Whoever makes `done` true calls wake_helpers with the same `waits_for`, any address: only those who wait for it
+  // are woken. `done` is asked under a lock: it must be quick and take none.
+  bool wait_to_help(TimePoint until, const void* waits_for, const std::function<bool()>& done);
+  void wake_helpers(const void* waits_for);
   // Looks at deadlines and events now. Only needed when an injected clock was moved.
   void wake();
 

@@ -180,8 +180,8 @@ void MoverState::stop() {
     const std::lock_guard lock(mutex_);
     stopping_.store(true, std::memory_order_relaxed);
     sweep_asked_ = true;
+    for (Helper* helper : helpers_) helper->bell.notify_one();
   }
-  help_wanted_.notify_all();
   work_to_do_.notify_all();
 }
 
@@ -332,24 +332,32 @@ bool MoverState::work_for_more() const {
   return claims >= kWorthHelp;
 }
 
+// The one that came last: what it needs is still in its core's caches.
 void MoverState::call_helper() {
-  if (helpers_ != 0 && work_for_more()) help_wanted_.notify_one();
+  const auto idle = std::find_if(helpers_.rbegin(), helpers_.rend(), [](const Helper* helper) { return !helper->called; });
+  if (idle == helpers_.rend() || !work_for_more()) return;
+  (*idle)->called = true;
+  (*idle)->bell.notify_one();
 }
 
-bool MoverState::wait_to_help(TimePoint until, const std::function<bool()>& done) {
+bool MoverState::wait_to_help(TimePoint until, const void* waits_for, const std::function<bool()>& done) {
+  Helper self;
+  self.waits_for = waits_for;
   std::unique_lock lock(mutex_);
-  ++helpers_;
-  while (!done() && !stopping_.load(std::memory_order_relaxed) && !work_for_more())
-    if (help_wanted_.wait_until(lock, until) == std::cv_status::timeout) break;
-  --helpers_;
+  helpers_.push_back(&self);
+  while (!done() && !stopping_.load(std::memory_order_relaxed) && !work_for_more()) {
+    self.called = false;
+    if (self.bell.wait_until(lock, until) == std::cv_status::timeout) break;
+  }
+  std::erase(helpers_, &self);
   return !stopping_.load(std::memory_order_relaxed) && work_for_more();
 }
 
-void MoverState::wake_helpers() {
-  {
-    const std::lock_guard lock(mutex_);  // whoever has just looked at its `done` waits by now
-  }
-  help_wanted_.notify_all();
+// Under the lock: whoever has just looked at its `done` waits by now, and no bell is gone before it has rung.
+void MoverState::wake_helpers(const void* waits_for) {
+  const std::lock_guard lock(mutex_);
+  for (Helper* helper : helpers_)
+    if (helper->waits_for == waits_for) helper->bell.notify_one();
 }
 
 void MoverState::thread_main() {

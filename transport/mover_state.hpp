@@ -62,8 +62,8 @@ class MoverState : public std::enable_shared_from_this<MoverState> {
   // What every thread of the mover does until it is stopped.
   void thread_main();
   bool help();
-  bool wait_to_help(TimePoint until, const std::function<bool()>& done);
-  void wake_helpers();
+  bool wait_to_help(TimePoint until, const void* waits_for, const std::function<bool()>& done);
+  void wake_helpers(const void* waits_for);
   void stop();
   void wake();
   MoverStats stats() const;
@@ -75,6 +75,12 @@ class MoverState : public std::enable_shared_from_this<MoverState> {
     std::unique_ptr<Claim> claim;
   };
   enum class Outcome : std::uint8_t { settled, put_back };
+  // A thread in wait_to_help. Each has its own bell: what one waits for is no reason to wake the others.
+  struct Helper {
+    const void* waits_for = nullptr;
+    bool called = false;
+    std::condition_variable bell;
+  };
 
   TimePoint now() const { return config_.now ? config_.now() : std::chrono::steady_clock::now(); }
   // `pending`: go on.
@@ -109,7 +115,6 @@ class MoverState : public std::enable_shared_from_this<MoverState> {
 
   std::mutex mutex_;
   std::condition_variable work_to_do_;
-  std::condition_variable help_wanted_;
   std::deque<Task> queue_;
   std::vector<OperationPtr> parked_;  // their event has not fired yet
   std::unordered_multimap<PeerId, OperationPtr> by_peer_;
@@ -119,7 +124,7 @@ class MoverState : public std::enable_shared_from_this<MoverState> {
   std::size_t entering_ = 0;                    // of these, neither queued nor parked yet
   unsigned sleeping_ = 0;
   unsigned spinning_ = 0;
-  unsigned helpers_ = 0;  // threads in wait_to_help
+  std::vector<Helper*> helpers_;  // the last one came last
   bool sweep_asked_ = false;  // something was canceled
   bool event_fired_ = false;  // a parked operation may be ready
   bool polling_ = false;      // a parked operation has a polled event

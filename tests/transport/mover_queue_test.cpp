@@ -237,7 +237,7 @@ TEST_CASE("a thread that waits to help is called in for much work, not for littl
   std::atomic<int> helped{0};
   Blocker blocker(mover);  // so that the mover's own thread takes nothing
   std::thread waiter([&] {
-    while (!over && mover.wait_to_help(soon(), [&] { return over.load(); }))
+    while (!over && mover.wait_to_help(soon(), &over, [&] { return over.load(); }))
       while (mover.help()) ++helped;
   });
   Pages pages(8, 256U << 10U);
@@ -246,7 +246,7 @@ TEST_CASE("a thread that waits to help is called in for much work, not for littl
   CHECK(answer.operation->wait_until(soon()));
   CHECK(pages.copied(7));
   over = true;
-  mover.wake_helpers();
+  mover.wake_helpers(&over);
   waiter.join();
   CHECK(helped == 8);  // counted when its call is over, which the batch's end does not wait for
   blocker.release();
@@ -258,13 +258,36 @@ TEST_CASE("a thread that waits to help is called in for much work, not for littl
   REQUIRE(left.operation);
   over = false;
   std::atomic<bool> called_in{true};
-  std::thread idler([&] { called_in = other.wait_to_help(soon(), [&] { return over.load(); }); });
+  std::thread idler([&] { called_in = other.wait_to_help(soon(), &over, [&] { return over.load(); }); });
   over = true;
-  other.wake_helpers();
+  other.wake_helpers(&over);
   idler.join();
   CHECK_FALSE(called_in);
   busy.release();
   CHECK(left.operation->wait_until(soon()));
+}
+
+TEST_CASE("what one thread waits for does not wake another that waits to help") {
+  Mover mover({.threads = 1, .max_batches = 16, .kernel = Kernel::automatic, .now = {}});
+  constexpr int kWakes = 1000;
+  std::atomic<bool> over{false};
+  std::atomic<int> asked{0};
+  std::atomic<int> of_others{0};
+  std::thread waiter([&] {
+    static_cast<void>(mover.wait_to_help(soon(), &over, [&] {
+      ++asked;
+      return over.load();
+    }));
+  });
+  while (asked == 0) std::this_thread::yield();
+  for (int i = 0; i < kWakes; ++i) {
+    mover.wake_helpers(&of_others);
+    std::this_thread::yield();
+  }
+  CHECK(asked < kWakes / 10);  // more than once only where the system wakes without reason
+  over = true;
+  mover.wake_helpers(&over);
+  waiter.join();
 }
 
 TEST_CASE("a fence closes when the peer's batches have been told, and spares all others") {
