@@ -18,6 +18,7 @@
 #include "actors/tick_timer.hpp"
 #include "messages/actors.hpp"
 #include "messages/tsan_order.hpp"
+#include "protocol/lookup_search.hpp"
 #include "protocol/shard_key_core.hpp"
 
 namespace kvonce::actors {
@@ -87,6 +88,8 @@ class ShardKeyState {
     std::uint32_t group = 0;
     std::uint32_t redirects = 0;
     protocol::LookupAsk ask;
+    std::size_t sent = 0;  // pages that the store was asked for
+    bool search = true;
   };
   struct OpenAdmin {
     std::shared_ptr<AdminOperation> operation;
@@ -116,6 +119,7 @@ class ShardKeyState {
   void refresh_group(std::uint32_t index, std::function<void(const Error&)> then);
   runtime::GroupRecord record_of(const protocol::GroupAsk& ask, ShardCounts ranks, const protocol::RegisterAnswer& answer) const;
   void send_lookup(std::uint64_t token, OpenLookup& open);
+  protocol::LookupSearch search_of(const runtime::GroupRecord& group) const;
   void end_lookup(OpenLookup& open, const protocol::LookupAnswer& answer);
   void fail_lookup(OpenLookup& open, Reason reason);
   void end_admin(OpenAdmin& open);
@@ -136,6 +140,7 @@ class ShardKeyState {
   std::map<std::pair<protocol::SenderId, std::uint32_t>, RankPool> pools_;
   std::unordered_map<std::uint64_t, Registered> registering_;
   std::unordered_map<std::uint64_t, OpenLookup> lookups_;
+  std::set<std::uint32_t> unsearched_;  // groups whose pages the store counts by other pools than the search does
   std::unordered_map<std::uint64_t, messages::SlotPtr<Reason>> lease_calls_;
   std::unordered_map<std::uint64_t, OpenAdmin> admins_;
   std::map<std::string, std::uint32_t, std::less<>> opens_;  // of namespaces by text, those under way included

@@ -162,7 +162,7 @@ void ShardKeyState::refresh_group(std::uint32_t index, std::function<void(const 
 // -- lookups -----------------------------------------------------------------------------------------------------------
 
 void ShardKeyState::on_lookup(messages::LookupCommand& command) {
-  OpenLookup open{std::move(command.operation), command.group, 0, std::move(command.ask)};
+  OpenLookup open{std::move(command.operation), command.group, 0, std::move(command.ask), 0, !unsearched_.contains(command.group)};
   if (unready() != Reason::none) {
     fail_lookup(open, unready());
     return;
@@ -180,13 +180,29 @@ void ShardKeyState::send_lookup(std::uint64_t token, OpenLookup& open) {
   ask.token = token;
   ask.engine = setup_->engine;
   ask.group = group->id;
-  ask.pages = impl.pages;
-  if (ask.has_request) ask.digest = protocol::lookup_digest(group->id, ask.pages);
+  if (ask.has_request) ask.digest = protocol::lookup_digest(group->id, impl.pages);
+  ask.pages_asked = static_cast<std::uint32_t>(impl.pages.size());
+  open.sent = open.search ? protocol::pages_to_ask(search_of(*group), impl.pages) : impl.pages.size();
+  ask.pages.assign(impl.pages.begin(), impl.pages.begin() + static_cast<std::ptrdiff_t>(open.sent));
   const Time deadline = runtime::to_time(impl.deadline);
   const Time now = runtime::now();
   ask.time_left = deadline > now ? deadline - now : 0;
   const std::uint32_t home = core_.home(group->ask.ns, ask.pages.front());
   compat::tell(self_, stores_[home], messages::From{setup_->client, token}, std::move(ask));
+}
+
+protocol::LookupSearch ShardKeyState::search_of(const runtime::GroupRecord& group) const {
+  protocol::LookupSearch search;
+  if (arena_ == nullptr || arena_->readers.empty()) return search;
+  search.readers = arena_->readers;
+  search.placement = &core_.placement();
+  search.ns = group.ask.ns;
+  for (std::size_t i = 0; i < group.pools.size() && i < group.ask.pools.size(); ++i) {
+    if (group.ask.pools[i].optional) continue;
+    const auto pool = arena_->readers.front().pool(search.ns, group.pools[i]);
+    if (pool.shards != 0 && !pool.policy.is_trailing()) search.every_page |= std::uint64_t{1} << group.pools[i];
+  }
+  return search;
 }
 
 void ShardKeyState::on_lookup_answer(const LookupAnswer& answer) {
@@ -199,6 +215,15 @@ void ShardKeyState::on_lookup_answer(const LookupAnswer& answer) {
     return;
   }
   OpenLookup& open = at->second;
+  if (answer.search_again && open.redirects++ < kMaxRedirects) {
+    // What the search found missing has come since; or the store does not ask for it at all (a pool without bytes).
+    const runtime::GroupPtr group = setup_->directory->group(open.group);
+    const auto& pages = open.operation->impl().pages;
+    if (open.sent < pages.size() && !protocol::is_resident(search_of(*group), pages[open.sent - 1])) unsearched_.insert(open.group);
+    open.search = false;
+    send_lookup(answer.token, open);
+    return;
+  }
   if (answer.redirect && open.redirects++ < kMaxRedirects) {
     // A pool of the group was demoted: the group is described again, the caller notices nothing.
     refresh_group(open.group, [this, token = answer.token](const Error& error) {

@@ -214,7 +214,7 @@ void StoreCore::Impl::scan(Time now, StoreActions& out) {
   scan_leases(now, out);
   for (auto it = pending_lookups.begin(); it != pending_lookups.end();) {
     const auto next = std::next(it);
-    if (it->second.deadline <= now) end_lookup(it, Reason::deadline, out);
+    if (it->second.deadline <= now) end_lookup(std::move(pending_lookups.extract(it).mapped()), Reason::deadline, false, out);
     it = next;
   }
 }

@@ -34,6 +34,7 @@ struct StoreFaults {
   bool ignore_removal = false;          // what lands after a removal is published all the same
   bool skip_verification = false;       // samples are asked, differences ignored
   bool answer_busy_as_absent = false;   // a shortage of lease budget is told as a miss
+  bool trust_search = false;            // what an asker's search has left out counts as not there
   bool evict_parent_first = false;      // shallowest first within a stamp
   bool double_grant = false;            // every announcer is granted (no coalescing)
   bool keep_turn = false;               // the next owner of a namespace's place gets the number of the last one

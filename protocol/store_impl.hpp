@@ -425,7 +425,7 @@ struct StoreCore::Impl {
   void part_lookup(const PartLookupAsk& ask, PartLookupAnswer& answer);
   PartPage look_at(NamespaceId ns, const GroupInfo& group, std::uint32_t position, const PageHash& page, RecordId* record) const;
   void fix_answer(std::uint64_t lookup, Time now, StoreActions& out);
-  void end_lookup(std::unordered_map<std::uint64_t, PendingLookup>::iterator at, Reason why, StoreActions& out);
+  void end_lookup(PendingLookup&& pending, Reason why, bool search_again, StoreActions& out);
   PartGap gap_of(NamespaceId ns, RecordId record, std::uint32_t position, PoolId pool) const;
   void find_stops(const GroupInfo& group, const std::vector<PartPage>& pages, std::span<const PartGap> gaps, LookupAnswer& answer) const;
   void name_gap(const GroupInfo& group, const std::vector<PartPage>& pages, std::span<const PartGap> gaps, LookupAnswer& answer) const;

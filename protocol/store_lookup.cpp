@@ -12,6 +12,8 @@ namespace kvonce::protocol {
 
 namespace {
 constexpr std::size_t kPrefetchAhead = 8;
+
+std::size_t asked_pages(const LookupAsk& ask) { return std::max<std::size_t>(ask.pages.size(), ask.pages_asked); }
 }
 
 void StoreCore::Impl::lookup(std::uint64_t asker, const LookupAsk& ask, Time now, StoreActions& out) {
@@ -44,7 +46,7 @@ void StoreCore::Impl::lookup(std::uint64_t asker, const LookupAsk& ask, Time now
       }
   }
   ++stats.lookups;
-  stats.lookup_pages_asked += ask.pages.size();
+  stats.lookup_pages_asked += asked_pages(ask);
   const std::uint64_t id = ++last_lookup;
   PendingLookup& pending = pending_lookups[id];
   pending.ask = ask;
@@ -328,15 +330,14 @@ void StoreCore::Impl::limit_by_budget(const GroupInfo& group, EngineId engine, L
 }
 
 /// Without an answer: what the partitions pin for it goes back.
-void StoreCore::Impl::end_lookup(std::unordered_map<std::uint64_t, PendingLookup>::iterator at, Reason why, StoreActions& out) {
-  const PendingLookup pending = std::move(at->second);
-  pending_lookups.erase(at);
+void StoreCore::Impl::end_lookup(PendingLookup&& pending, Reason why, bool search_again, StoreActions& out) {
   for (const std::uint32_t p : pending.partitions) out.part_narrows.push_back({p, PartNarrow{pending.lease, 0, 0, 1, {}}});
   part_narrow(PartNarrow{pending.lease, 0, 0, 1, {}});
   for (const auto& [asker, token] : pending.askers) {
     LookupAnswer answer;
     answer.token = token;
     answer.error = why;
+    answer.search_again = search_again;
     out.lookups.push_back({asker, answer});
   }
 }
@@ -350,6 +351,12 @@ void StoreCore::Impl::fix_answer(std::uint64_t id, Time now, StoreActions& out) 
     std::sort(pending.gaps.begin(), pending.gaps.end(),
               [](const PartGap& a, const PartGap& b) { return std::pair(a.position, a.pool) < std::pair(b.position, b.pool); });
   find_stops(group, pending.pages, pending.gaps, answer);
+  // The asker left out what lies behind: what its search found missing has come since.
+  if (answer.resident_pages == pending.pages.size() && answer.resident_pages < asked_pages(pending.ask) && !config.faults.trust_search) {
+    --stats.lookups;  // it is asked again, and counted then
+    stats.lookup_pages_asked -= asked_pages(pending.ask);
+    return end_lookup(std::move(pending), Reason::none, true, out);
+  }
   if (!pending.ask.probe) limit_by_budget(group, pending.ask.engine, answer);
   for (std::uint64_t left = group.optional_pools; left != 0; left &= left - 1) {
     const auto pool = static_cast<PoolId>(std::countr_zero(left));

@@ -55,7 +55,7 @@ void StoreCore::Impl::retired(NamespaceId ns, Time now, StoreActions& out) {
   };
   for (auto it = pending_lookups.begin(); it != pending_lookups.end();) {
     const auto next = std::next(it);
-    if (of_it(it->second.ask.group)) end_lookup(it, Reason::unknown_namespace, out);
+    if (of_it(it->second.ask.group)) end_lookup(std::move(pending_lookups.extract(it).mapped()), Reason::unknown_namespace, false, out);
     it = next;
   }
   std::vector<LeaseId> leased;

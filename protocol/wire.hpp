@@ -205,6 +205,9 @@ struct LookupAsk {
   bool probe = false;        // no lease, does not count as use
   Duration time_left = 0;
   Duration lease_time = 0;   // wanted; 0 = the store's default
+  // Of how many pages the question is; `pages` are the first of them, as many as the asker's own search says are needed
+  // (lookup_search.hpp). 0: all are here.
+  std::uint32_t pages_asked = 0;
   std::vector<PageHash> pages;
 };
 
@@ -232,6 +235,7 @@ struct LookupAnswer {
   std::uint64_t optional_missing = 0;
   bool redirect = false;              // a pool of the group has been demoted: describe the group again
   bool repeated = false;              // answered from what was kept for this request
+  bool search_again = false;          // all the pages that were sent are there by now: ask again with all of them. Nothing is leased
 };
 
 /// Home partition -> other partitions: pin and report your pages of this lookup. Positions are prefix positions.

@@ -63,6 +63,7 @@ void churn(PageIndex& index, const std::atomic<int>& reading) {
   const auto publish = [&](RecordId record, PoolId pool, std::uint32_t shard) {
     const PageHash page = index.hash(record);
     const MemberId member = index.add_claimed(record, pool, shard, 0);
+    if (member == kNone) return;  // all members are in use
     ++epoch;
     if (!index.publish(record, member, epoch, slot_from(seed_of(page, pool, shard, epoch)), static_cast<AckLevel>(epoch % 3)))
       index.drop_member(record, member);

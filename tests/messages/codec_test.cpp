@@ -40,7 +40,7 @@ void for_each_message(F f) {
   reply.asks = {{1, 2, 3}};
   reply.redirects = {{1, 2, 3, 4}};
   f(reply);
-  f(LookupAsk{1, 2, 3, true, {4, 5}, {6, 7}, true, 8, 9, {page(10), page(11)}});
+  f(LookupAsk{1, 2, 3, true, {4, 5}, {6, 7}, true, 8, 9, 12, {page(10), page(11)}});
   LookupAnswer answer;
   answer.token = 1;
   answer.stops = {1, 2, 3};

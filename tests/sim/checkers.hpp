@@ -56,7 +56,8 @@ class Checkers {
   void before_withdraw(std::uint32_t partition, const Withdraw& withdraw);
   void before_checksums(std::uint32_t partition, const ChecksumAnswers& answers);
   void before_leave(std::uint32_t partition, const Peer& peer, bool fenced);
-  void before_lookup(std::uint32_t partition, SenderId asker, const LookupAsk& ask);
+  /// `pages`: all that the lookup is of; the ask may have fewer.
+  void before_lookup(std::uint32_t partition, SenderId asker, const LookupAsk& ask, const std::vector<PageHash>& pages);
   void before_remove(std::uint32_t partition, SenderId asker, const RemoveAsk& ask);
   void before_flush(std::uint32_t partition, SenderId asker, const FlushAsk& ask);
   void before_release(const LeaseCall& call, bool whole);

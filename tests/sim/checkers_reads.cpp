@@ -30,7 +30,8 @@ bool Checkers::in_flight(const CanonicalKey& key) const {
                                             [](const Waiting& w) { return w.claiming; });
 }
 
-void Checkers::before_lookup(std::uint32_t partition, SenderId asker, const LookupAsk& ask) {
+void Checkers::before_lookup(std::uint32_t partition, SenderId asker, const LookupAsk& ask,
+                             const std::vector<PageHash>& pages) {
   const auto group = groups_.find(ask.group);
   const bool retired = group != groups_.end() && is_retired(partition, group->second);
   if (group != groups_.end()) touched(group->second);
@@ -40,7 +41,8 @@ void Checkers::before_lookup(std::uint32_t partition, SenderId asker, const Look
   Time since = sim_.now();
   for (const auto& [name, other] : asks_)
     if (ask.has_request && other.ask.engine == ask.engine && other.ask.request == ask.request) since = std::min(since, other.at);
-  asks_[{asker, ask.token}] = AskBook{ask, since, retired};
+  AskBook& book = asks_[{asker, ask.token}] = AskBook{ask, since, retired};
+  book.ask.pages = pages;
   // The store itself ends a wait for other partitions; one that joins another rank's lookup has that one's deadline.
   const auto life = node_->life();
   const Duration bound = kLookupTimeMax + 2 * sim_.knobs.store.scan_period + kMillisecond;
@@ -58,7 +60,11 @@ void Checkers::on_lookup_answer(std::uint32_t partition, SenderId asker, const L
   sim_.note("lookup answer", answer.restorable_pages, static_cast<std::uint64_t>(answer.reason), answer.lease.low);
   if (book.retired && answer.error != Reason::unknown_namespace)
     sim_.violate(5, "a lookup in a namespace that is retired was answered with " + std::string(to_string(answer.error)));
-  if (answer.error != Reason::none || answer.redirect) return;
+  if (answer.search_again) {
+    sim_.probes.hit(Probe::search_again);
+    if (answer.lease) sim_.violate(5, "a lookup that is to be asked again has got a lease");
+  }
+  if (answer.error != Reason::none || answer.redirect || answer.search_again) return;
   const auto hit = [this](bool on, Probe probe) {
     if (on) sim_.probes.hit(probe);
   };

@@ -17,6 +17,7 @@ constexpr FaultInfo kFaults[] = {
     {"ignore_removal", 60, [](Faults& f) { f.store.ignore_removal = true; }, "what lands after a removal is published"},
     {"skip_verification", 60, [](Faults& f) { f.store.skip_verification = true; }, "differences of samples are ignored"},
     {"answer_busy_as_absent", 60, [](Faults& f) { f.store.answer_busy_as_absent = true; }, "busy is told as a miss"},
+    {"trust_search", 60, [](Faults& f) { f.store.trust_search = true; }, "a short search is believed"},
     {"evict_parent_first", 60, [](Faults& f) { f.store.evict_parent_first = true; }, "shallowest first"},
     {"double_grant", 60, [](Faults& f) { f.store.double_grant = true; }, "every announcer is granted"},
     {"free_at_restart", 200, [](Faults& f) { f.store.free_at_restart = true; }, "a warm restart forgets late writers"},

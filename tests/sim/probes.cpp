@@ -40,6 +40,7 @@ constexpr std::array<ProbeInfo, kProbeCount> kInfos{{
     {"lookups", 10},
     {"stops by trailing pools", 200},
     {"repeated lookup", 50},
+    {"search again", 50},
     {"in flight answer", 50},
     {"busy answer", 300},
     {"evicted answer", 100},

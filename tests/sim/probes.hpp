@@ -45,6 +45,7 @@ enum class Probe : std::uint8_t {
   lookups,
   stops_by_trailing,
   repeated_lookup,
+  search_again,
   in_flight_answer,
   busy_answer,
   evicted_answer,

@@ -308,8 +308,14 @@ void Session::on_load_begun(const LoadBegun& begun) {
 void Session::on_lookup(const LookupAnswer& answer) {
   const auto at = lookups_.find(answer.token);
   if (at == lookups_.end()) return;
-  const OpenLookup lookup = std::move(at->second);
+  OpenLookup lookup = std::move(at->second);
   lookups_.erase(at);
+  if (answer.search_again) {
+    LookupAsk ask = lookup.ask;
+    ask.token = next_id();
+    ask.pages = lookup.pages;
+    return post_lookup(std::move(ask), std::move(lookup));
+  }
   if (answer.redirect) {
     // A pool of the group was demoted: the group is described again.
     register_pools();

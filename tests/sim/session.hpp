@@ -117,7 +117,9 @@ class Session final : public Peer, public ObjectLocator {
   struct OpenLookup {
     std::vector<PageHash> pages;
     LookupDone done;
+    LookupAsk ask;  // the last one
   };
+  void post_lookup(LookupAsk ask, OpenLookup open);
 
   void settle(PoolActions& out);
   void arm();

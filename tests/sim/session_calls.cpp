@@ -117,20 +117,29 @@ void Session::lookup(const std::vector<PageHash>& pages, std::uint64_t request, 
   ask.digest = lookup_digest(group_, pages);
   ask.probe = probe;
   ask.time_left = sim_.random.between(5, 100) * kMillisecond;
+  ask.pages_asked = static_cast<std::uint32_t>(pages.size());
   ask.pages = pages;
-  lookups_[ask.token] = OpenLookup{pages, std::move(done)};
+  // As by a search in the index, which may be of a moment ago, or wrong.
+  if (sim_.random.chance(500)) ask.pages.resize(sim_.random.between(1, pages.size()));
+  post_lookup(std::move(ask), OpenLookup{pages, std::move(done), {}});
+}
+
+void Session::post_lookup(LookupAsk ask, OpenLookup open) {
   const std::uint64_t token = ask.token;
+  const std::uint32_t home = keys_.home(ns_id_, open.pages.front());
+  const std::vector<PageHash> pages = open.pages;
+  open.ask = ask;
+  lookups_[token] = std::move(open);
   sim_.schedule.after(ask.time_left, [this, token] {
     receive([this, token] {
       const auto at = lookups_.find(token);
       if (at == lookups_.end()) return;
-      const OpenLookup open = std::move(at->second);
+      const OpenLookup late = std::move(at->second);
       lookups_.erase(at);
-      open.done(nullptr);
+      late.done(nullptr);
     });
   });
-  const std::uint32_t home = keys_.home(ns_id_, pages.front());
-  node_.post_lookup(*this, home, std::move(ask));
+  node_.post_lookup(*this, home, std::move(ask), pages);
 }
 
 void Session::release(const LeaseId& lease) {

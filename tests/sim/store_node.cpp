@@ -276,10 +276,10 @@ void StoreNode::post_withdraw(Peer& peer, const Withdraw& withdraw) {
     });
   }
 }
-void StoreNode::post_lookup(Peer& peer, std::uint32_t partition, LookupAsk ask) {
+void StoreNode::post_lookup(Peer& peer, std::uint32_t partition, LookupAsk ask, std::vector<PageHash> pages) {
   post(peer, partition, "lookup",
-       [this, partition, &peer, ask = std::move(ask)](StoreCore& core, Time now, StoreActions& out) {
-         checkers_.before_lookup(partition, peer.sender, ask);
+       [this, partition, &peer, ask = std::move(ask), pages = std::move(pages)](StoreCore& core, Time now, StoreActions& out) {
+         checkers_.before_lookup(partition, peer.sender, ask, pages);
          core.lookup(peer.sender, ask, now, out);
        });
 }

@@ -106,7 +106,8 @@ class StoreNode {
   void post_put(Peer& peer, std::uint32_t partition, PutBatch batch);
   void post_results(Peer& peer, std::uint32_t partition, GrantResults results);
   void post_withdraw(Peer& peer, const Withdraw& withdraw);
-  void post_lookup(Peer& peer, std::uint32_t partition, LookupAsk ask);
+  /// `pages`: all that the lookup is of.
+  void post_lookup(Peer& peer, std::uint32_t partition, LookupAsk ask, std::vector<PageHash> pages);
   void post_remove(Peer& peer, std::uint32_t partition, RemoveAsk ask);
   void post_release(Peer& peer, std::uint32_t partition, const LeaseCall& call, bool whole);
 
