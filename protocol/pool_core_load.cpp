@@ -165,10 +165,13 @@ void PoolCore::Impl::start_part(Load& load, PoolActions& out) {
   operation.lease = order.lease;
   const std::uint32_t end = std::min(order.layer_end, load.layers);
   const std::vector<CopyOrder::Item> located = std::exchange(copies.items, {});
+  const std::uint32_t layers = end > order.layer_begin ? end - order.layer_begin : 0;
+  const std::uint32_t groups = order.layers_per_group == 0 ? 1 : (layers + order.layers_per_group - 1) / order.layers_per_group;
+  // Once for all groups: an item is 300 bytes, and a load by single layers has as many of each page as there are layers.
+  copies.items.reserve(groups * located.size());
+  operation.parts.reserve(groups * located.size());
   for (std::uint32_t begin = order.layer_begin; begin < end;) {
-    const std::uint32_t step = order.layers_per_group == 0 ? end - begin : std::min(order.layers_per_group, end - begin);
-    copies.items.reserve(copies.items.size() + located.size());
-    operation.parts.reserve(operation.parts.size() + located.size());
+    const std::uint32_t step = order.layers_per_group == 0 ? layers : std::min(order.layers_per_group, end - begin);
     for (std::size_t i = 0; i < located.size(); ++i) {
       if (pools[located[i].pool].layers <= begin) continue;  // it has fewer layers than others, and all of them by now
       copies.items.push_back(located[i]);
