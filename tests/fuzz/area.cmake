@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-# The fuzz targets. With clang and KVONCE_LIBFUZZER each is linked with libFuzzer, for long runs by hand:
-#   cmake -S . -B build/fuzz -G Ninja -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_BUILD_TYPE=Debug -DKVONCE_SANITIZE=address -DKVONCE_LIBFUZZER=ON
-#   ninja -C build/fuzz fuzz_ring && build/fuzz/fuzz_ring -max_len=4096 <working folder> tests/fuzz/corpus/ring
-# Without it each has a driver of its own and is a test: the corpus, then a fixed number of changed inputs.
+# The fuzz targets, each a test that runs the corpus and then a fixed number of changed inputs. With clang and KVONCE_LIBFUZZER (preset
+# `fuzz`) they are libFuzzer's; it keeps what it finds in build/fuzz/tests/found. For as long as you like, by hand:
+#   cmake --preset fuzz && ninja -C build/fuzz fuzz_ring && build/fuzz/fuzz_ring -max_len=4096 build/fuzz/tests/found/ring tests/fuzz/corpus/ring
+# Without it each has a driver of its own, which knows nothing of coverage.
 option(KVONCE_LIBFUZZER "Link the fuzz targets with libFuzzer (clang)" OFF)
-if(KVONCE_SANITIZE)
+if(KVONCE_SANITIZE AND NOT KVONCE_LIBFUZZER)
   set(_fuzz_runs_default 50000)
 else()
   set(_fuzz_runs_default 300000)
@@ -25,6 +25,11 @@ function(kvonce_fuzz_target name)
   if(KVONCE_LIBFUZZER)
     target_compile_options(fuzz_${name} PRIVATE -fsanitize=fuzzer)
     target_link_options(fuzz_${name} PRIVATE -fsanitize=fuzzer)
+    set(_found "${CMAKE_CURRENT_BINARY_DIR}/found/${name}")
+    file(MAKE_DIRECTORY "${_found}")
+    kvonce_add_test(fuzz_${name} TIMEOUT 600 LABELS fuzz
+                    COMMAND fuzz_${name} -runs=${KVONCE_FUZZ_RUNS} -seed=1 -max_len=4096 -timeout=10 -artifact_prefix=${_found}-
+                            "${_found}" "${CMAKE_CURRENT_SOURCE_DIR}/fuzz/corpus/${name}")
   else()
     kvonce_add_test(fuzz_${name} TIMEOUT 300 LABELS fuzz
                     COMMAND fuzz_${name} ${KVONCE_FUZZ_RUNS} 1 "${CMAKE_CURRENT_SOURCE_DIR}/fuzz/corpus/${name}")
