@@ -6,6 +6,7 @@ import sys
 import threading
 import types
 import unittest
+from unittest import mock
 
 import sglang_parts as parts
 
@@ -220,27 +221,28 @@ class HostStoreTest(unittest.TestCase):
     def test_nothing_is_kept_or_found_until_new_weights_are_flushed_in(self):
         store = self.store(pools=("kv",), rank=MemoryRank(verdicts=[1]))
         self.put_there("kv", range(2))
-        store.weights_changed(1)
-        self.assertEqual(store.leading_kv(self.keys(2)), 0)
-        store.weights_settled(clean=False)
-        self.assertEqual(store.put("kv", self.keys(1), list(range(4)), []), [False])
-        self.assertEqual(store.counters.snapshot()["skipped_pages", "stale_pages"], 1)
-        store.weights_settled(clean=True)
+        with mock.patch.object(store_module.updates, "mixed", lambda: True):
+            self.assertEqual(store.leading_kv(self.keys(2)), 0)
+            store.weights_changed(1)
+            self.assertEqual(store.leading_kv(self.keys(2)), 0)
+            self.assertEqual(store.put("kv", self.keys(1), list(range(4)), []), [False])
+            self.assertEqual(store.counters.snapshot()["skipped_pages", "stale_pages"], 1)
         self.assertEqual(store.put("kv", self.keys(1), list(range(4)), []), [True])
         store.weights_changed(1)  # was told already
         self.assertEqual((store.epochs.updates, store.leading_kv(self.keys(2))), (1, 2))
 
     def test_a_put_never_goes_under_weights_that_are_newer_than_its_pages(self):
-        for clean in (False, True):
+        for told in (False, True):
             store = self.store(pools=("kv",), rank=MemoryRank(verdicts=[1]))
+            mixed = []
 
-            def current(store=store, clean=clean):  # the whole update comes between the call and its epoch
-                store.weights_changed(1)
-                store.weights_settled(clean)
+            def current(store=store, told=told, mixed=mixed):  # an update comes between the call and its epoch: whole, or its beginning
+                store.weights_changed(1) if told else mixed.append(1)
                 return self.epoch
 
             store.epochs.current = current
-            self.assertEqual(store.put("kv", self.keys(1), list(range(4)), []), [False])
+            with mock.patch.object(store_module.updates, "mixed", lambda mixed=mixed: bool(mixed)):
+                self.assertEqual(store.put("kv", self.keys(1), list(range(4)), []), [False])
             self.assertEqual(self.rank.put_calls, [])
 
     def test_a_store_that_does_not_answer_is_waited_for_once(self):

@@ -492,18 +492,21 @@ class Updates(parts.CoreCase, unittest.TestCase):
 
     def test_nothing_is_kept_between_new_weights_and_the_flush(self):
         core = self.core(group=Group(Found([2])))
-        core.weights_changed()
+        updates = parts.load("core").updates
+        with mock.patch.object(updates, "mixed", lambda: True):
+            self.assertEqual(core.lookup("not told yet", [kv(range(2))]), [])
+            core.weights_changed()
+            self.refuses(core)
+        core.reset(knows_updates=True)  # the flush
+        self.assertEqual(core.lookup("r", [kv(range(2))]), [2])
+        self.assertEqual(self.epochs.updates, 1)
+
+    def refuses(self, core):
         self.assertEqual(core.lookup("r", [kv(range(2))]), [])
         self.assertTrue(core.offload([kv([1])], None))
         self.assertEqual(core.num_completed_offloads(), 1)
         self.assertFalse(core.pop_completed_offload())
         self.assertEqual(core.counters.snapshot()["skipped_pages", "stale_pages"], 1)
-        core.weights_settled(clean=False)
-        self.assertEqual(core.lookup("r", [kv(range(2))]), [])
-        core.reset(knows_updates=True)
-        core.weights_settled(clean=True)  # of the flush
-        self.assertEqual(core.lookup("r", [kv(range(2))]), [2])
-        self.assertEqual(self.epochs.updates, 1)
 
 
 if __name__ == "__main__":

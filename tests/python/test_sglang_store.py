@@ -156,7 +156,6 @@ class LinkerOnStore(Case):
         self.assertEqual(missed["missed_tokens", "slow_lookup"], 2 * 4 * SLOTS)
         self.assertEqual(missed["missed_tokens", "not_answering"], 98 * 4 * SLOTS)
         core.weights_changed()  # neither does an update wait for it
-        core.weights_settled(True)
         self.assertEqual(core.lookup("new weights", self.kv(4)), [])
         self.assertTrue(core.offload(self.kv(4), None))
         self.assertEqual((core.num_completed_offloads(), core.pop_completed_offload()), (1, False))
@@ -208,7 +207,6 @@ class HostPagesOnStore(Case):
             self.assertEqual(store.get("kv", self.keys(2), self.slots(2)), [False] * 2)
         self.assertEqual(store.counters.snapshot()["skipped_pages", "not_answering"], 49 * 2)
         store.weights_changed(1)  # gives leases back and opens an epoch: without waiting
-        store.weights_settled(True)
         self.assertEqual(store.put("kv", self.keys(2), self.slots(2), ()), [False] * 2)
         self.thaw()
         eventually(lambda: store.put("kv", self.keys(2), self.slots(2), ()) == [True] * 2)

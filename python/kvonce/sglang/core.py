@@ -106,7 +106,6 @@ class LinkerCore:
         self._finished: list[Answer] = []
         self._breaker = Breaker(clock=clock)
         self._releaser = Releaser(self._release)
-        self._mixed = False  # new weights are in place, or being put there, and the engine may have pages of the old ones
         self._failures = Failures(counters)
         self._loader = Loader(
             self.layer_done_counter,
@@ -233,27 +232,19 @@ class LinkerCore:
         return self._offloader.pop()
 
     def weights_changed(self) -> None:
-        """New weights are being put in place: nothing is kept or looked up until `weights_settled` says that they are, and that the
-        engine has no page of older ones."""
-        self._mixed = True
+        """New weights are being put in place: nothing is kept or looked up while `updates.mixed`, and nothing older after that."""
         if self.epochs is not None:
             self.epochs.update("update")
-
-    def weights_settled(self, clean: bool) -> None:
-        """An update or a flush is over. clean: the engine has no page of older weights any more."""
-        self._mixed = not clean
 
     def reset(self, knows_updates: bool = False) -> None:
         """Returns when no slot is read or written any more. The store keeps what it has. Never raises.
 
-        knows_updates: weights_changed() was called for every update, and weights_settled() will be for this flush.
+        knows_updates: weights_changed() was called for every update.
         """
         self._quiesce()
         try:
-            if not knows_updates:
-                self._mixed = False
-                if self.epochs is not None:
-                    self.epochs.reset()
+            if not knows_updates and self.epochs is not None:
+                self.epochs.reset()
         except Exception:
             self.complain("reset")
 
@@ -303,7 +294,7 @@ class LinkerCore:
     # -- inside --------------------------------------------------------------------------------------------------------
 
     def _epoch(self) -> Any:
-        if self._mixed:
+        if updates.mixed():
             updates.complain()
             return None
         return None if self.epochs is None else self.epochs.current()
@@ -318,7 +309,7 @@ class LinkerCore:
             return "role"
         if pages * self.page_tokens < self.settings.min_tokens:
             return "too_short"
-        if epoch is None and self._mixed:
+        if epoch is None and updates.mixed():
             return "stale_pages"
         if epoch is None:
             return "no_store" if self.link is None or not self.link.connected else "no_epoch"

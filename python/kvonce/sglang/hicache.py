@@ -64,7 +64,7 @@ class HiCacheStorage(hs.HiCacheStorage):
         self._store: HostStore | None = None
         self._refusal = ""
         self._told: set[str] = set()
-        self._listener = updates.Listener(self._weights_changed, self._weights_settled, self._stopping)
+        self._listener = updates.Listener(self._weights_changed, self._stopping)
         self.counters = Counters("", "")
         self._failures = Failures(self.counters)
         extra = dict(getattr(storage_config, "extra_config", None) or {})
@@ -212,10 +212,6 @@ class HiCacheStorage(hs.HiCacheStorage):
         if self._store is not None:
             self._store.weights_changed(updates.number())
 
-    def _weights_settled(self, clean: bool) -> None:
-        if self._store is not None:
-            self._store.weights_settled(clean)
-
     def _stopping(self, on: bool) -> None:
         if self._store is not None:
             self._store.stopping(on)
@@ -228,7 +224,6 @@ class HiCacheStorage(hs.HiCacheStorage):
                     self._store = self._open()
                     # What was heard before, or while no backend was attached, counts. From here on it is told, without this lock.
                     self._store.weights_changed(updates.number())
-                    self._store.weights_settled(not updates.mixed())
                 except Exception as error:
                     self._refuse(error)
             return self._store

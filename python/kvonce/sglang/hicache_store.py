@@ -80,7 +80,6 @@ class HostStore:
         self._draft: ModelIdentity | None = None
         self._lock = threading.RLock()
         self._version = 0
-        self._mixed = False  # the engine may have pages of older weights
         self._changes = 0  # grows with every update
         self._stopped = False
         self._waiting: dict[int, tuple[Any, threading.Event]] = {}  # futures that calls wait for
@@ -106,19 +105,14 @@ class HostStore:
         self._version += 1
 
     def weights_changed(self, number: int) -> None:
-        """`number` updates have been heard in all: what is stored is of older weights, and so may be the engine's pages."""
+        """`number` updates have been heard in all: what is stored is of older weights. So may be the engine's pages, while `updates.mixed`."""
         with self._lock:
             if self.epochs.number >= number:
                 return
-            self._mixed = True
             self._changes += 1
             while self.epochs.number < number:
                 self.epochs.update("update")
         self._drop_leases()
-
-    def weights_settled(self, clean: bool) -> None:
-        """An update or a flush is over. clean: the engine has no page of older weights any more; else nothing is kept or looked up."""
-        self._mixed = not clean
 
     def stopping(self, on: bool) -> None:
         """SGLang waits for the threads that call us, until it says off: all of them return at once."""
@@ -284,12 +278,12 @@ class HostStore:
     def _epoch(self) -> tuple[Any, _Built | None]:
         """The epoch of what the caller has in hand now. Not of weights that came while it was asked for: these pages are older."""
         changes = self._changes
-        if self._mixed or self._stopped or self.epochs is None:
+        if updates.mixed() or self._stopped or self.epochs is None:
             updates.complain()
             return None, None
         epoch = self.epochs.current()
         built = epoch.built.now(self._version) if epoch is not None else None
-        if built is None or self._mixed or self._stopped or changes != self._changes:
+        if built is None or updates.mixed() or self._stopped or changes != self._changes:
             return None, None
         return epoch, built
 
@@ -297,7 +291,7 @@ class HostStore:
         """Why there is no epoch."""
         if self._stopped:
             return "cancelled"
-        if self._mixed:
+        if updates.mixed():
             return "stale_pages"
         return "no_epoch" if self.link.connected else "no_store"
 

@@ -79,7 +79,7 @@ class Linker(UnifiedCacheLinker):
             core = self.core_class(views, assembled.num_layers, params.page_size, settings, counters, link=link, epochs=epochs)
             _gate_states(params, core.layer_done_counter)
             updates.pools_are([params.token_to_kv_pool_allocator])
-            self._listener = updates.Listener(core.weights_changed, core.weights_settled)
+            self._listener = updates.Listener(core.weights_changed)
             self._knows_updates = updates.watch(self._listener)
             return core
         except Refused as refused:

@@ -59,7 +59,6 @@ class Listener:
     """Who hears of this process's weights; all calls come from the thread that updates or flushes."""
 
     changed: Callable[[], None]  #: new weights are about to be in place, and pages of the old ones may be left
-    settled: Callable[[bool], None] | None = None  #: an update or a flush is over; True: no page of older weights is left
     stopping: Callable[[bool], None] | None = None  #: True: SGLang now waits for the threads that call us; False: it does no more
 
 
@@ -115,7 +114,8 @@ def number() -> int:
 
 
 def mixed() -> bool:
-    """Whether SGLang may still have pages that older weights made."""
+    """Whether SGLang may have pages that older weights made: until new ones are in place and the old pages are gone. The only place that
+    knows it: nothing is kept or looked up meanwhile."""
     return _state.mixed
 
 
@@ -134,14 +134,11 @@ def pools_are(pools: Iterable[Any]) -> None:
         _state.pools = [pool for pool in pools if pool is not None]
 
 
-def flushed() -> bool:
-    """SGLang has dropped all pages. True: no page of older weights is left; False: new weights are still being put in place."""
+def flushed() -> None:
+    """SGLang has dropped all pages: none of older weights is left, unless new ones are still being put in place."""
     with _lock:
         if not _state.open:
             _state.mixed = False
-        clean = not _state.mixed
-    _tell("settled", clean)
-    return clean
 
 
 # -- the hooks ---------------------------------------------------------------------------------------------------------
@@ -209,8 +206,6 @@ def _ended(kind: str, result: Any, args: tuple[Any, ...]) -> None:
         flush = good and any(getattr(arg, "flush_cache", None) is True for arg in args[1:])
         if flush or _nothing_is_kept():
             _state.mixed = False
-        clean = not _state.mixed
-    _tell("settled", clean)
 
 
 def _nothing_is_kept() -> bool:

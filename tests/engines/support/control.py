@@ -8,6 +8,7 @@ that they reach processes of all ranks while they run.
     puts(), loads()       what the ranks were asked to put and load so far, by all processes
     store_lost(True)      from now on Rank.load answers that the store is lost, for each item; with a pid: in that process alone
     hold_loads(True)      from now on a Rank.load that starts touches no row until hold_loads(False)
+    hold_puts(True)       the same of Rank.put
 """
 import json
 import os
@@ -45,6 +46,10 @@ def store_lost(on, pid=None):
 
 def hold_loads(on):
     _switch("hold-loads", on)
+
+
+def hold_puts(on):
+    _switch("hold-puts", on)
 
 
 def puts():
@@ -107,6 +112,13 @@ def _record_call(kind, pages, rows, layers=(None, None)):
         _record(kind, {"pool": pool, "pages": [names[page] for page in having], "layers": layers})
 
 
+def _hold(switch, arguments):
+    """While the switch is on, the call that gets these arguments waits as for its own gate, and for that afterwards."""
+    if (_folder() / switch).exists():
+        gate = arguments.get("after")
+        arguments["after"] = lambda: not (_folder() / switch).exists() and (gate is None or (gate() if callable(gate) else gate.ready()))
+
+
 class _Result:
     """Answers as kvonce.LoadResult does, with the same reason for each item."""
 
@@ -161,6 +173,7 @@ def wrap(kvonce):
 
     def recorded_put(self, pages, rows, *args, **kwargs):
         _record_call("put", pages, rows)
+        _hold("hold-puts", kwargs)
         return put(self, pages, rows, *args, **kwargs)
 
     def recorded_load(self, lease, pages, rows, layer_begin=0, layer_end=None, *args, **kwargs):
@@ -170,9 +183,7 @@ def wrap(kvonce):
             reason = kvonce.Reason(0)
         elif (_folder() / "store-lost").exists() or (_folder() / f"store-lost-{os.getpid()}").exists():
             reason = kvonce.Reason["store_lost"]
-        if (_folder() / "hold-loads").exists():
-            gate = kwargs.get("after")
-            kwargs["after"] = lambda: not (_folder() / "hold-loads").exists() and (gate is None or (gate() if callable(gate) else gate.ready()))
+        _hold("hold-loads", kwargs)
         if reason is None:
             return load(self, lease, pages, rows, layer_begin, layer_end, *args, **kwargs)
         names = _hexadecimal(pages)

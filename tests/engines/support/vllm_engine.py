@@ -25,12 +25,13 @@ def llm(model, tp=1, **args):
     return LLM(model=models.path(model, engine="vllm"), tensor_parallel_size=tp, **{**ARGS, **args})
 
 
-def generate(llm, tokens, new_tokens=8, **more):
-    """tokens: one prompt, or a list of them. -> an Answer, or a list of them"""
+def generate(llm, tokens, new_tokens=8, lora_request=None, **more):
+    """tokens: one prompt, or a list of them; lora_request: vLLM's, for all of them. -> an Answer, or a list of them"""
     from vllm import SamplingParams
     many = isinstance(tokens[0], (list, tuple))
     sampling = SamplingParams(max_tokens=new_tokens, temperature=0, logprobs=0, ignore_eos=True, detokenize=False, **more)
-    raw = llm.generate([{"prompt_token_ids": list(one)} for one in (tokens if many else [tokens])], sampling, use_tqdm=False)
+    raw = llm.generate([{"prompt_token_ids": list(one)} for one in (tokens if many else [tokens])], sampling, use_tqdm=False,
+                       lora_request=lora_request)
     answers = [_answer(one) for one in raw]
     return answers if many else answers[0]
 

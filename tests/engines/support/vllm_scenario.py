@@ -67,11 +67,11 @@ def forget(llm, each=900):
     ve.reset(llm)
 
 
-def restores_as_its_own_cache(llm, tokens, cold, local, what):
+def restores_as_its_own_cache(llm, tokens, cold, local, what, **more):
     """Forgets, asks again, and checks that the answer is that of the local cache to the last bit."""
     forget(llm)
     before = counted(llm, "hit_tokens")
-    answer = generate(llm, tokens)
+    answer = generate(llm, tokens, **more)
     check(answer.tokens == cold.tokens, f"{what}: tokens are those of the cold run", answer.tokens)
     check(answer.cached == local.cached > 0, f"{what}: as many tokens are restored as the engine's own cache has", answer.cached,
           {key: number for key, number in counters(llm).items() if key[0] in ("missed_tokens", "errors", "stores_lost")})
