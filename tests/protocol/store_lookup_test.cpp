@@ -235,16 +235,55 @@ TEST_CASE_FIXTURE(Hybrid, "a load that has started keeps its objects beyond the 
 TEST_CASE_FIXTURE(Hybrid, "a shortage of lease budget says busy, and shortens the answer") {
   begin();
   config.leased_bytes_per_engine = 0;
-  store_pages(0, 10);
-  checkpoint(4);
-  checkpoint(9);
   std::vector<LookupAnswer> answers;
-  for (int i = 0; i < 80; ++i) answers.push_back(lookup(both, 0, 10));
+  for (std::uint64_t first = 0; first < 80 * 100 && (answers.empty() || answers.back().reason == Reason::none); first += 100) {
+    store_pages(first, 10);
+    checkpoint(first + 4);
+    checkpoint(first + 9);
+    answers.push_back(lookup(both, first, 10));
+  }
+  REQUIRE(answers.size() > 1);
   const LookupAnswer& last = answers.back();
   CHECK(last.reason == Reason::busy);
   CHECK(last.retry_after_ms > 0);
   CHECK(last.restorable_pages < 10);
   CHECK(last.resident_pages == 10);
+}
+
+TEST_CASE_FIXTURE(Hybrid, "what many leases of one engine begin with counts once, and as long as one of them holds it") {
+  // Ten pages, two checkpoints in two shards each, and four pages more of another chain.
+  config.leased_bytes_per_engine = 14 * 4096 + 2 * 16384;
+  begin();
+  store_pages(0, 10);
+  checkpoint(4);
+  checkpoint(9);
+  std::vector<LookupAnswer> answers;
+  for (int i = 0; i < 80; ++i) answers.push_back(lookup(both, 0, 10));
+  for (const LookupAnswer& answer : answers) REQUIRE(answer.restorable_pages == 10);
+  const std::uint64_t whole = 10 * 4096 + 2 * 16384;
+  CHECK(store->stats().leased_bytes_now == whole);
+  // A shorter one costs nothing either; another chain does, and another engine pays for itself.
+  answers.push_back(lookup(both, 0, 5));
+  CHECK(store->stats().leased_bytes_now == whole);
+  store_pages(100, 10);
+  checkpoint(102);
+  CHECK(lookup(both, 100, 10).reason == Reason::busy);
+  const LookupAnswer other = lookup(both, 0, 10, nullptr, 2);
+  CHECK(other.restorable_pages == 10);
+  CHECK(store->stats().leased_bytes_now == 2 * whole);
+  CHECK(store->release(LeaseCall{other.lease, 2, 0}, now, actions) == Reason::none);
+  audit();
+  // What the last one keeps is counted until it goes.
+  for (std::size_t i = 1; i < answers.size() - 1; ++i) CHECK(store->release(LeaseCall{answers[i].lease, 1, 0}, now, actions) == Reason::none);
+  CHECK(store->stats().leased_bytes_now == whole);
+  CHECK(store->narrow(LeaseCall{answers[0].lease, 1, 7}, now, actions) == Reason::none);
+  CHECK(store->stats().leased_bytes_now == 7 * 4096 + 16384);
+  CHECK(store->release(LeaseCall{answers[0].lease, 1, 0}, now, actions) == Reason::none);
+  CHECK(store->stats().leased_bytes_now == 5 * 4096 + 16384);
+  audit();
+  CHECK(store->release(LeaseCall{answers.back().lease, 1, 0}, now, actions) == Reason::none);
+  CHECK(store->stats().leased_bytes_now == 0);
+  audit();
 }
 
 TEST_CASE_FIXTURE(Hybrid, "clear removes what was there, in steps; leased slots stay until release, but nobody sees them") {
