@@ -40,11 +40,12 @@ LeaseBook::Counted LeaseBook::counted(std::span<const PageHash> pages) const {
   return counted;
 }
 
-LeaseBook::NodeId LeaseBook::add(std::span<const PageHash> pages, std::span<const std::uint32_t> stops, std::uint64_t page_bytes,
+LeaseBook::NodeId LeaseBook::add(std::vector<PageHash> pages, std::span<const std::uint32_t> stops, std::uint64_t page_bytes,
                                  std::uint64_t stop_bytes) {
   NodeId at = 0;
   std::uint32_t done = 0;
-  while (done < pages.size()) {
+  const auto count = static_cast<std::uint32_t>(pages.size());
+  while (done < count) {
     const auto next = nodes_[at].children.find(pages[done]);
     if (next == nodes_[at].children.end()) {
       const NodeId id = new_node(at, done);
@@ -52,12 +53,15 @@ LeaseBook::NodeId LeaseBook::add(std::span<const PageHash> pages, std::span<cons
       Node& node = nodes_[id];
       node.page_bytes = page_bytes;
       node.stop_bytes = stop_bytes;
-      node.pages.assign(pages.begin() + done, pages.end());
+      if (done == 0 && pages.capacity() <= 2 * pages.size())
+        node.pages = std::move(pages);
+      else
+        node.pages.assign(pages.begin() + done, pages.end());
       bytes_ += node.bytes();
       at = id;
     } else {
       at = next->second;
-      const auto rest = pages.subspan(done);
+      const auto rest = std::span(pages).subspan(done);
       const Node& node = nodes_[at];
       const auto same = static_cast<std::uint32_t>(std::mismatch(node.pages.begin(), node.pages.end(), rest.begin(), rest.end()).first - node.pages.begin());
       if (same < node.pages.size()) at = split(at, done + same);

@@ -30,8 +30,8 @@ class LeaseBook {
   LeaseBook();
 
   Counted counted(std::span<const PageHash> pages) const;
-  /// A lease of all these pages (at least one) and of these stops (ascending, at most pages.size()). Returns where it ends.
-  NodeId add(std::span<const PageHash> pages, std::span<const std::uint32_t> stops, std::uint64_t page_bytes, std::uint64_t stop_bytes);
+  /// A lease of all these pages (at least one; kept without a copy where none of them is there) and of these stops (ascending, at most pages.size()). Returns where it ends.
+  NodeId add(std::vector<PageHash> pages, std::span<const std::uint32_t> stops, std::uint64_t page_bytes, std::uint64_t stop_bytes);
   /// The lease that ends there holds `stop` pages now, at least one, and of its stops only those up to there.
   NodeId narrow(NodeId end, std::uint32_t stop, std::span<const std::uint32_t> stops);
   void remove(NodeId end, std::span<const std::uint32_t> stops);

@@ -453,7 +453,7 @@ struct StoreCore::Impl {
   void scan_leases(Time now, StoreActions& out);
   LeaseId new_lease_id();
   // An engine's leased bytes: a page counts once, however many of its leases of one group begin with it.
-  void count_lease(Lease& lease, const GroupInfo& group, std::span<const PageHash> pages);
+  void count_lease(Lease& lease, const GroupInfo& group, std::vector<PageHash> pages);
   void recount_lease(Lease& lease, const GroupInfo& group, std::uint32_t stop);  // before lease.stops are those up to there
   void uncount_lease(Lease& lease);
 

@@ -89,11 +89,11 @@ void StoreCore::Impl::narrow_everywhere(const LeaseId& id, Lease& lease, std::ui
   part_narrow(narrow);
 }
 
-void StoreCore::Impl::count_lease(Lease& lease, const GroupInfo& group, std::span<const PageHash> pages) {
+void StoreCore::Impl::count_lease(Lease& lease, const GroupInfo& group, std::vector<PageHash> pages) {
   Engine& engine = engines[lease.engine];
   LeaseBook& book = lease_books[{lease.engine, lease.group}];
   const std::uint64_t before = book.bytes();
-  lease.end = book.add(pages, lease.stops, nominal_bytes(group, false), nominal_bytes(group, true));
+  lease.end = book.add(std::move(pages), lease.stops, nominal_bytes(group, false), nominal_bytes(group, true));
   engine.leased_bytes += book.bytes() - before;
 }
 

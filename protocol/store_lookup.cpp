@@ -391,7 +391,8 @@ void StoreCore::Impl::fix_answer(std::uint64_t id, Time now, StoreActions& out) 
     if (answer.restorable_pages > 0) {
       answer.lease = pending.lease;
       answer.lease_left = lease.expires - now;
-      count_lease(lease, group, std::span(pending.ask.pages).first(answer.restorable_pages));
+      pending.ask.pages.resize(answer.restorable_pages);
+      count_lease(lease, group, std::move(pending.ask.pages));
       ++engines[lease.engine].leases;
       keep_until = lease.expires;
       lease.has_request = pending.ask.has_request;

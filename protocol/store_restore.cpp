@@ -149,7 +149,7 @@ std::string StoreCore::Impl::restore_leases(const SnapshotContents& from, Time n
     const bool ascend = lease.stop != 0 && std::is_sorted(lease.stops.begin(), lease.stops.end()) &&
                         (lease.stops.empty() || (lease.stops.front() != 0 && lease.stops.back() <= lease.stop));
     if (pages.size() == lease.stop && ascend) {
-      count_lease(lease, group, pages);
+      count_lease(lease, group, std::move(pages));
     } else {
       lease.bytes = lease.stop * nominal_bytes(group, false) + lease.stops.size() * nominal_bytes(group, true);
       engines[lease.engine].leased_bytes += lease.bytes;

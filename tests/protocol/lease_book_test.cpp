@@ -97,7 +97,7 @@ TEST_CASE("sixty thousand leases, each a page longer than the one before, come a
   LeaseBook book;
   const std::vector<PageHash> pages = chain(1, 1, 0, 2'000);
   std::vector<LeaseBook::NodeId> ends;
-  for (std::uint32_t i = 0; i < 60'000; ++i) ends.push_back(book.add(std::span(pages).first(1 + i % 2'000), {}, kPage, kStop));
+  for (std::uint32_t i = 0; i < 60'000; ++i) ends.push_back(book.add({pages.begin(), pages.begin() + 1 + i % 2'000}, {}, kPage, kStop));
   CHECK(book.bytes() == 2'000 * kPage);
   for (const LeaseBook::NodeId end : ends) book.remove(end, {});
   CHECK(book.bytes() == 0);
