@@ -75,7 +75,7 @@ void Descriptor::reset(int fd) {
 }
 
 bool Channel::send(const Json& value) {
-  const std::string line = value.dump() + "\n";
+  const std::string line = value.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
   std::size_t done = 0;
   while (done < line.size()) {
     const ssize_t put = ::send(socket_.get(), line.data() + done, line.size() - done, MSG_NOSIGNAL);

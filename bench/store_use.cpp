@@ -60,7 +60,8 @@ OwnStore::OwnStore(const std::string& folder, const std::vector<std::string>& se
   const Descriptor listen(ends[0]);
   Descriptor tell(ends[1]);
   std::vector<std::string> arguments{"--socket", socket_, "--config", "/dev/null", "--ready-fd", std::to_string(kReadyFd),
-                                     "--idle-exit", "60s"};  // should this process be killed
+                                     // Should this process be killed. The time, should the system not tell of its end.
+                                     "--parent", std::to_string(getpid()), "--idle-exit", "60s"};
   if (std::find(settings.begin(), settings.end(), "--arena-file") == settings.end()) arguments.insert(arguments.end(), {"--arena-file", ""});
   arguments.insert(arguments.end(), settings.begin(), settings.end());
   const auto begin = Clock::now();

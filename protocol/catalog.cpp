@@ -54,23 +54,26 @@ bool name_was_demoted(const NamespaceInfo& ns, const std::string& name) {
                      [&name](const PoolInfo& pool) { return pool.demoted && pool.name == name; });
 }
 
+// What is registered stays while its namespace is, whatever is removed from it.
+constexpr std::string_view kWayOut = "; another one needs another pool name or another namespace: removing pages does not end a registration";
+
 // Why `pool` cannot be the one that stands under the same name and shards; empty when it can.
 Error clash(const PoolInfo& registered, const PoolInfo& pool) {
   const std::string what = pool_text(pool.name, pool.shards);
   if (registered.policy != pool.policy) {
     return {Reason::bad_argument, what + " is asked with hit policy " + policy_text(pool.policy) +
-                                      "; registered, and so allowed, is " + policy_text(registered.policy)};
+                                      "; registered, and so allowed, is " + policy_text(registered.policy) + std::string(kWayOut)};
   }
   if (registered.size == PoolInfo::Size::unknown || pool.size == PoolInfo::Size::unknown) return {};
   if (registered.size != pool.size || registered.object_bytes != pool.object_bytes) {
     return {Reason::wrong_size, what + " is asked with " + size_text(pool) +
-                                    " an object; registered, and so allowed, are " + size_text(registered)};
+                                    " an object; registered, and so allowed, are " + size_text(registered) + std::string(kWayOut)};
   }
   if (registered.layout_digest != pool.layout_digest || registered.range_bytes != pool.range_bytes) {
     return {Reason::bad_argument, what + " is asked with layout digest " + number(pool.layout_digest) + " and " +
                                       number(pool.range_bytes.size()) + " ranges; registered, and so allowed, are " +
                                       number(registered.layout_digest) + " and " +
-                                      number(registered.range_bytes.size()) + " ranges of their own bytes"};
+                                      number(registered.range_bytes.size()) + " ranges of their own bytes" + std::string(kWayOut)};
   }
   return {};
 }

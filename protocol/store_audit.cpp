@@ -150,9 +150,18 @@ std::string StoreCore::Impl::audit() const {
     if (of_lanes != sender.open_bytes) return differ("a sender's bytes of open grants", sender.open_bytes, of_lanes);
   }
   std::uint64_t leased = 0, lease_count = 0;
+  std::map<EngineAndGroup, std::vector<std::pair<LeaseBook::NodeId, std::vector<std::uint32_t>>>> in_books;
   for (const auto& [id, lease] : leases) {
-    leased += lease.bytes;
+    if (lease.end == LeaseBook::kNoNode)
+      leased += lease.bytes;
+    else
+      in_books[{lease.engine, lease.group}].emplace_back(lease.end, lease.stops);
     ++lease_count;
+  }
+  if (in_books.size() != lease_books.size()) return differ("books of leases", lease_books.size(), in_books.size());
+  for (const auto& [key, book] : lease_books) {
+    if (std::string why = book.audit(in_books[key]); !why.empty()) return why;
+    leased += book.bytes();
   }
   std::uint64_t engines_leased = 0, engines_leases = 0;
   for (const auto& [id, engine] : engines) {

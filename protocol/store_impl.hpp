@@ -12,6 +12,7 @@
 
 #include "protocol/eviction_order.hpp"
 #include "protocol/ghost_list.hpp"
+#include "protocol/lease_book.hpp"
 #include "protocol/slot_format.hpp"
 #include "protocol/store_core.hpp"
 #include "storage/extent_allocator.hpp"
@@ -176,7 +177,8 @@ struct Lease {
   bool ended = false;  // released or expired, kept by running loads
   std::uint32_t stop = 0;
   std::uint32_t narrowed_to = 0;  // pending narrow while loads run
-  std::uint64_t bytes = 0;
+  std::uint64_t bytes = 0;  // counted for it alone: of an earlier life whose pages are not all known here
+  LeaseBook::NodeId end = LeaseBook::kNoNode;  // in its engine's book of its group
   std::vector<std::uint32_t> stops;
   std::vector<std::uint32_t> partitions;  // others that hold pins
   bool has_request = false;
@@ -284,6 +286,12 @@ struct StoreCore::Impl {
 
   std::unordered_map<LeaseId, PartLease> part_leases;
   std::unordered_map<LeaseId, Lease> leases;
+  struct EngineAndGroup {
+    EngineId engine;
+    GroupId group;
+    friend auto operator<=>(const EngineAndGroup&, const EngineAndGroup&) = default;
+  };
+  std::map<EngineAndGroup, LeaseBook> lease_books;  // where there are leases
   std::multimap<Time, LeaseId> lease_ends;  // lazily: checked against the lease
   std::unordered_map<RequestKey, KeptAnswer, RequestKeyHash> kept;
   std::multimap<Time, RequestKey> kept_ends;
@@ -429,7 +437,8 @@ struct StoreCore::Impl {
   PartGap gap_of(NamespaceId ns, RecordId record, std::uint32_t position, PoolId pool) const;
   void find_stops(const GroupInfo& group, const std::vector<PartPage>& pages, std::span<const PartGap> gaps, LookupAnswer& answer) const;
   void name_gap(const GroupInfo& group, const std::vector<PartPage>& pages, std::span<const PartGap> gaps, LookupAnswer& answer) const;
-  void limit_by_budget(const GroupInfo& group, EngineId engine, LookupAnswer& answer) const;
+  std::uint64_t bytes_to_lease(std::uint64_t used) const;
+  void limit_by_budget(const GroupInfo& group, const LookupAsk& ask, LookupAnswer& answer) const;
   std::uint64_t nominal_bytes(const GroupInfo& group, bool checkpoint) const;
   void part_narrow(const PartNarrow& narrow);
   void narrow_everywhere(const LeaseId& id, Lease& lease, std::uint32_t stop, std::uint32_t touch_pages, StoreActions& out);
@@ -444,6 +453,10 @@ struct StoreCore::Impl {
   void loads_ended(const LeaseId& id, Lease& lease, StoreActions& out);
   void scan_leases(Time now, StoreActions& out);
   LeaseId new_lease_id();
+  // An engine's leased bytes: a page counts once, however many of its leases of one group begin with it.
+  void count_lease(Lease& lease, const GroupInfo& group, std::vector<PageHash> pages);
+  void recount_lease(Lease& lease, const GroupInfo& group, std::uint32_t stop);  // before lease.stops are those up to there
+  void uncount_lease(Lease& lease);
 
   // -- later lives (store_snapshot.cpp, store_restore.cpp) ----------------------------------------------------------------
   std::string restored(const SnapshotContents& from, Time now);

@@ -89,6 +89,43 @@ void StoreCore::Impl::narrow_everywhere(const LeaseId& id, Lease& lease, std::ui
   part_narrow(narrow);
 }
 
+void StoreCore::Impl::count_lease(Lease& lease, const GroupInfo& group, std::vector<PageHash> pages) {
+  Engine& engine = engines[lease.engine];
+  LeaseBook& book = lease_books[{lease.engine, lease.group}];
+  const std::uint64_t before = book.bytes();
+  lease.end = book.add(std::move(pages), lease.stops, nominal_bytes(group, false), nominal_bytes(group, true));
+  engine.leased_bytes += book.bytes() - before;
+}
+
+void StoreCore::Impl::recount_lease(Lease& lease, const GroupInfo& group, std::uint32_t stop) {
+  Engine& engine = engines[lease.engine];
+  if (lease.end == LeaseBook::kNoNode) {
+    const auto stops = static_cast<std::uint64_t>(std::count_if(lease.stops.begin(), lease.stops.end(), [&](std::uint32_t s) { return s <= stop; }));
+    const std::uint64_t bytes = std::min(lease.bytes, stop * nominal_bytes(group, false) + stops * nominal_bytes(group, true));
+    engine.leased_bytes -= lease.bytes - bytes;
+    lease.bytes = bytes;
+    return;
+  }
+  LeaseBook& book = lease_books[{lease.engine, lease.group}];
+  const std::uint64_t before = book.bytes();
+  lease.end = book.narrow(lease.end, stop, lease.stops);
+  engine.leased_bytes -= before - book.bytes();
+}
+
+void StoreCore::Impl::uncount_lease(Lease& lease) {
+  Engine& engine = engines[lease.engine];
+  if (lease.end == LeaseBook::kNoNode) {
+    engine.leased_bytes -= lease.bytes;
+    return;
+  }
+  const auto at = lease_books.find({lease.engine, lease.group});
+  LeaseBook& book = at->second;
+  const std::uint64_t before = book.bytes();
+  book.remove(lease.end, lease.stops);
+  engine.leased_bytes -= before - book.bytes();
+  if (book.empty()) lease_books.erase(at);
+}
+
 Reason StoreCore::Impl::narrow(const LeaseCall& call, StoreActions& out) {
   if (call.stop == 0) return release(call, out);
   const auto found = leases.find(call.lease);
@@ -104,12 +141,8 @@ Reason StoreCore::Impl::narrow(const LeaseCall& call, StoreActions& out) {
   const GroupInfo* group = catalog.find_group(lease.group);
   narrow_everywhere(call.lease, lease, call.stop, 0, out);
   lease.stop = call.stop;
+  recount_lease(lease, *group, call.stop);
   std::erase_if(lease.stops, [&](std::uint32_t stop) { return stop > call.stop; });
-  const std::uint64_t bytes = call.stop * nominal_bytes(*group, false) + lease.stops.size() * nominal_bytes(*group, true);
-  if (bytes < lease.bytes) {
-    engines[lease.engine].leased_bytes -= lease.bytes - bytes;
-    lease.bytes = bytes;
-  }
   return Reason::none;
 }
 
@@ -142,7 +175,7 @@ void StoreCore::Impl::end_lease(const LeaseId& id, StoreActions& out) {
 void StoreCore::Impl::drop_lease(const LeaseId& id, StoreActions& out) {
   const auto found = leases.find(id);
   Engine& engine = engines[found->second.engine];
-  engine.leased_bytes -= std::min(engine.leased_bytes, found->second.bytes);
+  uncount_lease(found->second);
   if (engine.leases > 0) --engine.leases;
   narrow_everywhere(id, found->second, 0, 0, out);
   leases.erase(found);

@@ -302,25 +302,42 @@ std::uint64_t StoreCore::Impl::nominal_bytes(const GroupInfo& group, bool checkp
   return bytes;
 }
 
+/// What an engine that has leased `used` may lease more. Nobody may have more than twice what all together leave free of three quarters of the
+/// budget: one engine alone gets half of the budget, n of them 3 / (2 + 4 n) each, and whatever some hold, a further one finds something free.
+std::uint64_t StoreCore::Impl::bytes_to_lease(std::uint64_t used) const {
+  if (config.leased_bytes_per_engine != 0) return config.leased_bytes_per_engine - std::min(used, config.leased_bytes_per_engine);
+  const std::uint64_t budget = (config.capacity_bytes != 0 ? config.capacity_bytes : config.slots_bytes) * config.partitions;
+  const std::uint64_t limit = budget - budget / 4;
+  std::uint64_t total = 0;
+  for (const auto& [id, engine] : engines) total += engine.leased_bytes;
+  const std::uint64_t most = 2 * (limit - std::min(total, limit));
+  return (most - std::min(used, most)) / 3;
+}
+
 /// Shortens the answer to what the engine may still lease. A shortage says busy, never "not found".
-void StoreCore::Impl::limit_by_budget(const GroupInfo& group, EngineId engine, LookupAnswer& answer) const {
-  const std::uint64_t budget = config.capacity_bytes != 0 ? config.capacity_bytes : config.slots_bytes;
-  const std::uint64_t most = config.leased_bytes_per_engine != 0 ? config.leased_bytes_per_engine : budget / 2 * config.partitions;
-  const auto known = engines.find(engine);
-  const std::uint64_t used = known == engines.end() ? 0 : known->second.leased_bytes;
-  const std::uint64_t left = used >= most ? 0 : most - used;
+void StoreCore::Impl::limit_by_budget(const GroupInfo& group, const LookupAsk& ask, LookupAnswer& answer) const {
+  const auto known = engines.find(ask.engine);
+  const std::uint64_t left = bytes_to_lease(known == engines.end() ? 0 : known->second.leased_bytes);
   const std::uint64_t page = nominal_bytes(group, false);
   const std::uint64_t checkpoint = nominal_bytes(group, true);
   const bool too_many = known != engines.end() && known->second.leases >= config.max_leases_per_engine;
-  const auto cost = [&](std::uint32_t stop, std::size_t stops) {
-    return stop * page + std::min<std::size_t>(stops, config.leased_stops) * checkpoint;
+  // What other leases of the engine hold is counted already.
+  const auto book = lease_books.find({ask.engine, ask.group});
+  LeaseBook::Counted counted;
+  if (book != lease_books.end()) counted = book->second.counted(std::span(ask.pages).first(answer.restorable_pages));
+  const auto cost = [&](const std::vector<std::uint32_t>& stops) {
+    const std::size_t covered = std::min<std::size_t>(stops.size(), config.leased_stops);
+    const auto more = std::count_if(stops.end() - static_cast<std::ptrdiff_t>(covered), stops.end(), [&](std::uint32_t stop) {
+      return !std::binary_search(counted.stops.begin(), counted.stops.end(), stop);
+    });
+    return (stops.back() - std::min(stops.back(), counted.pages)) * page + static_cast<std::uint64_t>(more) * checkpoint;
   };
   const std::uint32_t before = answer.restorable_pages;
   if (answer.every_stop) {
     if (too_many) answer.restorable_pages = 0;
-    if (page != 0) answer.restorable_pages = static_cast<std::uint32_t>(std::min<std::uint64_t>(answer.restorable_pages, left / page));
+    if (page != 0) answer.restorable_pages = static_cast<std::uint32_t>(std::min<std::uint64_t>(answer.restorable_pages, counted.pages + left / page));
   } else {
-    while (!answer.stops.empty() && (too_many || cost(answer.stops.back(), answer.stops.size()) > left)) answer.stops.pop_back();
+    while (!answer.stops.empty() && (too_many || cost(answer.stops) > left)) answer.stops.pop_back();
     answer.restorable_pages = answer.stops.empty() ? 0 : answer.stops.back();
   }
   if (answer.restorable_pages == before) return;
@@ -357,7 +374,7 @@ void StoreCore::Impl::fix_answer(std::uint64_t id, Time now, StoreActions& out) 
     stats.lookup_pages_asked -= asked_pages(pending.ask);
     return end_lookup(std::move(pending), Reason::none, true, out);
   }
-  if (!pending.ask.probe) limit_by_budget(group, pending.ask.engine, answer);
+  if (!pending.ask.probe) limit_by_budget(group, pending.ask, answer);
   for (std::uint64_t left = group.optional_pools; left != 0; left &= left - 1) {
     const auto pool = static_cast<PoolId>(std::countr_zero(left));
     const HitPolicy policy = catalog.find_pool(group.ns, pool)->policy;
@@ -390,10 +407,9 @@ void StoreCore::Impl::fix_answer(std::uint64_t id, Time now, StoreActions& out) 
     if (answer.restorable_pages > 0) {
       answer.lease = pending.lease;
       answer.lease_left = lease.expires - now;
-      lease.bytes = answer.restorable_pages * nominal_bytes(group, false) + covered * nominal_bytes(group, true);
-      Engine& engine = engines[lease.engine];
-      engine.leased_bytes += lease.bytes;
-      ++engine.leases;
+      pending.ask.pages.resize(answer.restorable_pages);
+      count_lease(lease, group, std::move(pending.ask.pages));
+      ++engines[lease.engine].leases;
       keep_until = lease.expires;
       lease.has_request = pending.ask.has_request;
       lease.request = key;

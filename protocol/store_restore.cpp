@@ -123,7 +123,6 @@ std::string StoreCore::Impl::restore_leases(const SnapshotContents& from, Time n
     }
     lease_ends.emplace(lease.ended ? std::min(next, lease.expires) : lease.expires, id);
     Engine& engine = engines[lease.engine];
-    engine.leased_bytes += lease.bytes;
     ++engine.leases;
     engine.gone_at = now;  // until a process of it comes back
     leases.emplace(id, std::move(lease));
@@ -138,6 +137,23 @@ std::string StoreCore::Impl::restore_leases(const SnapshotContents& from, Time n
         return "the snapshot pins an index record more often than can be";
     }
     part_leases.emplace(id, saved);
+  }
+  for (auto& [id, lease] : leases) {
+    // One whose pages are all here is counted as before; of any other only the number is known, so it is counted alone.
+    const GroupInfo& group = *catalog.find_group(lease.group);
+    const auto mine = part_leases.find(id);
+    std::vector<PageHash> pages;
+    if (mine != part_leases.end())
+      for (const PartLease::Page& page : mine->second.pages)
+        if (page.position == pages.size() && index.in_use(page.record)) pages.push_back(index.hash(page.record));
+    const bool ascend = lease.stop != 0 && std::is_sorted(lease.stops.begin(), lease.stops.end()) &&
+                        (lease.stops.empty() || (lease.stops.front() != 0 && lease.stops.back() <= lease.stop));
+    if (pages.size() == lease.stop && ascend) {
+      count_lease(lease, group, std::move(pages));
+    } else {
+      lease.bytes = lease.stop * nominal_bytes(group, false) + lease.stops.size() * nominal_bytes(group, true);
+      engines[lease.engine].leased_bytes += lease.bytes;
+    }
   }
   for (const auto& [key, saved] : from.kept) {
     if (saved.lease && !leases.contains(saved.lease)) continue;

@@ -332,6 +332,9 @@ std::string StoreCore::snapshot(Time now) const {
     to.leases.emplace_back(id, lease);
     Lease& saved = to.leases.back().second;
     saved.expires = left(saved.expires);
+    saved.end = LeaseBook::kNoNode;
+    if (const GroupInfo* group = s.catalog.find_group(lease.group); group != nullptr)
+      saved.bytes = lease.stop * s.nominal_bytes(*group, false) + lease.stops.size() * s.nominal_bytes(*group, true);
     for (Lease::Load& load : saved.loads) load.deadline = left(load.deadline);
   }
   to.pins.assign(s.part_leases.begin(), s.part_leases.end());

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <bit>
+#include <optional>
 #include <utility>
 
 #include "protocol/shard_key_core.hpp"
@@ -32,6 +34,25 @@ Error check_shard(const PoolSpec& spec, const Rank::Impl& rank, std::size_t inde
   if (Error error = axis("tp", shard->tp, counts.tp)) return error;
   if (Error error = axis("pp", shard->pp, counts.pp)) return error;
   return axis("cp", shard->cp, counts.cp);
+}
+
+/// Two items that would fill one row with different pages, the first such pair. Rows that ascend, as most do, cost one walk.
+std::optional<std::pair<std::size_t, std::size_t>> equal_rows(const std::vector<LoadItem>& items) {
+  const auto place = [&](std::size_t i) { return std::pair(items[i].pool.id, items[i].row); };
+  std::size_t ascending = 1;
+  while (ascending < items.size() && place(ascending - 1) < place(ascending)) ++ascending;
+  if (ascending >= items.size()) return {};
+  // Items by their rows, half full; each holds its number and one.
+  std::vector<std::uint32_t> seen(std::bit_ceil(2 * items.size()), 0);
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    std::uint64_t at = (items[i].row ^ (std::uint64_t{items[i].pool.id} << 48)) * 0x9e3779b97f4a7c15ULL;
+    for (at = (at >> 32) & (seen.size() - 1); seen[at] != 0 && place(seen[at] - 1) != place(i);) at = (at + 1) & (seen.size() - 1);
+    if (seen[at] == 0)
+      seen[at] = static_cast<std::uint32_t>(i + 1);
+    else if (items[seen[at] - 1].page != items[i].page)
+      return std::pair<std::size_t, std::size_t>(seen[at] - 1, i);
+  }
+  return {};
 }
 
 bool same_memory(const protocol::PoolGeometry& a, const protocol::PoolGeometry& b) {
@@ -129,7 +150,10 @@ Result<PoolHandle> Rank::register_pool(const PoolSpec& spec) {
     const std::uint64_t room = impl_->core->partition_slots_bytes();
     if (memory->shape->slot_bytes() > room) {
       result.error = bad("pool " + in_quotes(spec.name) + ": one object takes " + std::to_string(memory->shape->slot_bytes()) +
-                         " bytes, and a partition has " + std::to_string(room) + "; raise arena_bytes");
+                         " bytes, and a partition has " + std::to_string(room) +
+                         (impl_->core->config.store == "embedded"
+                              ? "; raise arena_bytes"
+                              : "; it needs a store with more memory (kvonced --memory), or with fewer partitions"));
       return result;
     }
     memory->order_layers();
@@ -259,6 +283,14 @@ Result<std::shared_ptr<LoadOperation>> Rank::load(LeaseId lease, std::vector<Loa
   if (options.layer_begin >= options.layer_end) {
     result.error = bad("load: layers " + std::to_string(options.layer_begin) + " to " + std::to_string(options.layer_end) +
                        " (exclusive) are none");
+    return result;
+  }
+  if (const auto equal = equal_rows(items)) {
+    const LoadItem& item = items[equal->second];
+    const auto memory = impl_->pool(item.pool);
+    result.error = bad("load: items " + std::to_string(equal->first) + " and " + std::to_string(equal->second) +
+                       " are different pages for row " + std::to_string(item.row) + " of pool " +
+                       (memory ? in_quotes(memory->name) : "handle " + std::to_string(item.pool.id)) + ": each needs a row of its own");
     return result;
   }
   const Call call(*impl_->core);

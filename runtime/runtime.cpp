@@ -278,7 +278,10 @@ Error call_lease(runtime::Core& core, const LeaseId& lease, std::uint32_t stop, 
   const auto reason = runtime::wait_for(*slot, runtime::kControlTimeout, what, &error);
   if (!reason) return error;
   if (*reason == Reason::none) return {};
-  return {*reason, std::string(what) + ": " + std::string(to_string(*reason))};
+  const char* const why = *reason == Reason::lease_expired   ? ": the lease has ended before"
+                          : *reason == Reason::lease_unknown ? ": there is no such lease: it is of another engine, or of another life of the store"
+                                                             : "";
+  return {*reason, std::string(what) + ": " + std::string(to_string(*reason)) + why};
 }
 
 }  // namespace

@@ -52,7 +52,7 @@ protocol::StoreConfig store_config(const RuntimeConfig& config, const runtime::C
   store.lease_time_max = std::max(store.lease_time_max, store.lease_time);
   store.leased_stops = config.leased_stops;
   store.engine_grace = nanoseconds(config.engine_grace);
-  store.leased_bytes_per_engine = config.leased_bytes;  // a lease is counted whole, at its home partition
+  store.leased_bytes_per_engine = config.leased_bytes;  // leases are counted at their home partition: that of a prefix's first page
   store.ghost_entries = config.ghost_entries / config.partitions;
   store.faults = runtime::store_faults();
   return store;

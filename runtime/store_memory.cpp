@@ -5,6 +5,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <system_error>
 #include <utility>
 
 #include "runtime/clock.hpp"
@@ -45,6 +47,15 @@ std::string asked_for(const RuntimeConfig& config, const std::string& error) {
   return "arena_bytes is " + std::to_string(config.arena_bytes);
 }
 
+/// Whether what was asked for can never be had here; else there is too little of something for now.
+bool is_wrong(const RuntimeConfig& config, const std::string& error) {
+  const auto tells = [&](const std::string& part) { return error.find(part) != std::string::npos; };
+  for (const int scarce : {ENOSPC, ENOMEM, EMFILE, ENFILE, EDQUOT})
+    if (tells(std::generic_category().message(scarce))) return false;
+  if (tells("NUMA node")) return true;
+  return !config.arena_file.empty() && tells("the arena's file") && !tells("in use");
+}
+
 Error interrupted() { return {Reason::canceled, "the start was interrupted before the store was there"}; }
 
 }  // namespace
@@ -63,7 +74,7 @@ Error StoreMemory::plan(Core& core) {
 
 Error StoreMemory::open_cold(Core& core) {
   auto arena = storage::Arena::create(arena_options(core.config));
-  if (!arena.arena) return {Reason::no_space, asked_for(core.config, arena.error) + ": " + arena.error};
+  if (!arena.arena) return {is_wrong(core.config, arena.error) ? Reason::bad_argument : Reason::no_space, asked_for(core.config, arena.error) + ": " + arena.error};
   core.arena = std::move(arena.arena);
   return plan(core);
 }

@@ -5,13 +5,18 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 namespace kvonce::telemetry {
 
 enum class Level : std::uint8_t { error, warning, info };
 
-/// "[time] [kvonce] [level] text". Never throws; from any thread.
+/// As it can be shown: names come from clients, and may have what a terminal would obey. Control characters, also those above
+/// U+007F, and bytes that are no UTF-8 are written as \xNN.
+std::string printable(std::string_view text);
+
+/// "[time] [kvonce] [level] text", the text as printable() makes it. Never throws; from any thread.
 void say(Level level, std::string_view text) noexcept;
 /// say(Level::warning, text).
 void warn(std::string_view text) noexcept;

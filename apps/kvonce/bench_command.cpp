@@ -71,8 +71,9 @@ int run_command(Command& command) {
   const bench::Outcome outcome = bench::run(command.options);
   if (!outcome.error.empty()) return tell_error(name, outcome.error);
   if (!command.output.quiet && !outcome.result.empty()) {
-    const std::string text = command.output.format == OutputFormat::json ? outcome.result.dump(2) + "\n"
-                                                                         : bench::text_of(outcome.result);
+    const std::string text = command.output.format == OutputFormat::json
+                                 ? outcome.result.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n"
+                                 : bench::text_of(outcome.result);
     std::fwrite(text.data(), 1, text.size(), stdout);
   }
   if (outcome.wrong.empty()) return kExitDone;

@@ -2,12 +2,15 @@
 #include "apps/kvonce/command.hpp"
 
 #include <csignal>
+#include <cstdarg>
 #include <cstdio>
 #include <string>
 
 #include <fcntl.h>
 #include <pthread.h>
 #include <unistd.h>
+
+#include "telemetry/log.hpp"
 
 namespace kvonce::apps {
 namespace {
@@ -47,9 +50,23 @@ void add_output_options(CLI::App& command, OutputOptions& options) {
   command.add_flag("-q,--quiet", options.quiet, "No output but errors: the exit status tells");
 }
 
+void print_line(const char* format, ...) {
+  std::va_list values;
+  va_start(values, format);
+  std::va_list again;
+  va_copy(again, values);
+  const int bytes = std::vsnprintf(nullptr, 0, format, values);
+  std::string line(static_cast<std::size_t>(bytes < 0 ? 0 : bytes), '\0');
+  std::vsnprintf(line.data(), line.size() + 1, format, again);
+  va_end(again);
+  va_end(values);
+  line = telemetry::printable(line) + '\n';
+  std::fwrite(line.data(), 1, line.size(), stdout);
+}
+
 int tell_error(std::string_view command, std::string_view text) {
-  std::fprintf(stderr, "kvonce%s%.*s: %.*s\n", command.empty() ? "" : " ", static_cast<int>(command.size()), command.data(),
-               static_cast<int>(text.size()), text.data());
+  std::fprintf(stderr, "kvonce%s%.*s: %s\n", command.empty() ? "" : " ", static_cast<int>(command.size()), command.data(),
+               telemetry::printable(text).c_str());
   return kExitUsage;
 }
 

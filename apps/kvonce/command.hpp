@@ -35,6 +35,9 @@ std::string not_empty(const std::string& text);
 /// `options` must outlive the parsing and the run.
 void add_output_options(CLI::App& command, OutputOptions& options);
 
+/// One line of text on stdout; what a terminal would obey is written as \xNN.
+void print_line(const char* format, ...) __attribute__((format(printf, 1, 2)));
+
 /// One line on stderr, "kvonce COMMAND: TEXT". Gives kExitUsage, so that it can be returned.
 int tell_error(std::string_view command, std::string_view text);
 

@@ -55,7 +55,7 @@ int tell_got(const StoreClient& client, const GetOptions& options, const PageKey
   } else if (!found) {
     tell_error(kGetCommand, key.given + " is not there: " + sentence(got.reason));
   } else if (!options.output.empty() && options.output != "-") {
-    std::printf("%s: %s B, verified, in %s\n", key.given.c_str(), protocol::format_count(got.bytes).c_str(),
+    print_line("%s: %s B, verified, in %s", key.given.c_str(), protocol::format_count(got.bytes).c_str(),
                 options.output.c_str());
   }
   return status;
@@ -117,7 +117,7 @@ void add_get_command(CLI::App& app, CommandChoice& choice) {
   command->add_option("PAGE", options->page, "64 hexadecimal digits, or name:TEXT")->option_text(" ")->required();
   command->add_option("-o,--output", options->output, "File for the bytes, made only when the page is there (default -)")
       ->option_text("FILE");
-  command->add_option("--pool", options->pool, "Pool that put has written (default bytes)")->option_text("NAME")->check(not_empty);
+  command->add_option("--pool", options->pool, "Pool that put has written (default bytes)")->option_text("NAME")->check(pool_name_error);
   add_store_options(*command, options->store, true);
   command->callback([options, &choice] { choice.run = [options] { return run_get(*options); }; });
 }

@@ -87,7 +87,7 @@ int run_exists(const PagesOptions& options) {
       print_json(out);
     } else {
       for (std::size_t i = 0; i < parsed.keys.size(); ++i)
-        std::printf("%s: %s\n", parsed.keys[i].given.c_str(), pages.found[i] ? "yes" : "no");
+        print_line("%s: %s", parsed.keys[i].given.c_str(), pages.found[i] ? "yes" : "no");
     }
   }
   return pages.count == parsed.keys.size() ? kExitDone : kExitSomeFailed;
@@ -106,10 +106,10 @@ int tell_removed(const StoreClient& client, const PagesOptions& options, bool kn
     print_json(out);
   } else if (!options.store.output.quiet) {
     for (std::size_t i = 0; i < parsed.keys.size(); ++i)
-      std::printf("%s: %s\n", parsed.keys[i].given.c_str(), pages.found[i] ? "removed" : "not there");
+      print_line("%s: %s", parsed.keys[i].given.c_str(), pages.found[i] ? "removed" : "not there");
     if (options.whole_namespace && known)
-      std::printf("%s of \"%s\" removed\n", format_count(objects, "object").c_str(), options.store.ns.c_str());
-    if (options.whole_namespace && !known) std::printf("there is no namespace \"%s\"\n", options.store.ns.c_str());
+      print_line("%s of \"%s\" removed", format_count(objects, "object").c_str(), options.store.ns.c_str());
+    if (options.whole_namespace && !known) print_line("there is no namespace \"%s\"", options.store.ns.c_str());
   }
   return complete ? kExitDone : kExitSomeFailed;
 }
@@ -154,7 +154,7 @@ int run_clear(const PagesOptions& options) {
     if (options.store.output.format == OutputFormat::json)
       print_json({{"store", opened.client->address()}, {"removed_objects", cleared.value->count()}});
     else
-      std::printf("%s removed from %s\n", format_count(cleared.value->count(), "object").c_str(), opened.client->address().c_str());
+      print_line("%s removed from %s", format_count(cleared.value->count(), "object").c_str(), opened.client->address().c_str());
   }
   return kExitDone;
 }
@@ -168,7 +168,8 @@ int run_flush(const PagesOptions& options) {
   const auto flushed = opened.client->runtime().flush(wanted, opened.client->left());
   if (const Error error = opened.client->wait(flushed)) {
     return tell_error("flush", error.reason == Reason::level_unavailable
-                                   ? "--level: the store at " + opened.client->address() + " keeps nothing at level " + level
+                                   ? "--level: the store at " + opened.client->address() + " keeps nothing at level " + level +
+                                         "; it has memory only"
                                    : error.text);
   }
   if (options.store.output.quiet) return kExitDone;
@@ -176,7 +177,7 @@ int run_flush(const PagesOptions& options) {
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
     print_json({{"store", opened.client->address()}, {"level", level}, {"seconds", seconds}});
   } else {
-    std::printf("all that was announced to %s before is decided at level %s\n", opened.client->address().c_str(), level.c_str());
+    print_line("all that was announced to %s before is decided at level %s", opened.client->address().c_str(), level.c_str());
   }
   return kExitDone;
 }

@@ -212,7 +212,7 @@ void tell(const StoreClient& client, const PutOptionsGiven& options, const Work&
       line += ", " + protocol::format_count(work.object_bytes) + " B read back and compared";
     if (outcome.read_back == ReadBack::differs) line += ", but what the store has differs from " + work.files[i].name();
     if (outcome.not_read != Reason::none) line += ", not read back (" + std::string(kvonce::to_string(outcome.not_read)) + ")";
-    std::printf("%s\n", line.c_str());
+    print_line("%s", line.c_str());
   }
 }
 
@@ -236,7 +236,7 @@ void add_put_command(CLI::App& app, CommandChoice& choice) {
   command->add_option("PAGE", options->pairs, "Pages (64 hex digits, or name:TEXT), each with its file; -: standard input")
       ->option_text("FILE ...")
       ->required();
-  command->add_option("--pool", options->pool, "Pool; its objects have one size (default bytes)")->option_text("NAME");
+  command->add_option("--pool", options->pool, "Pool; its objects have one size (default bytes)")->option_text("NAME")->check(pool_name_error);
   command->add_flag("--chain", options->chain, "Each page continues the one before it: a prompt's pages, from its first on");
   add_store_options(*command, options->store, true);
   command->callback([options, &choice] { choice.run = [options] { return run_put(*options); }; });

@@ -100,7 +100,7 @@ ordered_json store_json(const StoreClient& client, const StoreView& view) {
 
 void print_store(const StoreClient& client, const StoreView& view) {
   const Stats& s = view.stats;
-  const auto line = [](const char* name, const std::string& value) { std::printf("%-9s %s\n", name, value.c_str()); };
+  const auto line = [](const char* name, const std::string& value) { print_line("%-9s %s", name, value.c_str()); };
   line("store", client.address() + (view.pid == 0 ? "" : ", process " + std::to_string(view.pid)));
   line("start", view.start.warm ? "warm: " + format_count(view.start.restored_objects, "object") + (view.start.restored_objects == 1 ? " was back" : " were back")
                                 : "cold" + (view.start.why_cold.empty() ? "" : ": " + view.start.why_cold));
@@ -171,9 +171,9 @@ int stat_store(StoreClient& client, const StatOptions& options, bool with_pools)
     return status;
   }
   print_store(client, view);
-  if (with_pools && status != kExitDone) std::printf("there is no namespace \"%s\"\n", options.store.ns.c_str());
+  if (with_pools && status != kExitDone) print_line("there is no namespace \"%s\"", options.store.ns.c_str());
   for (const KnownPool& pool : pools) {
-    std::printf("%-9s %s, %u %s, objects of %s\n", "pool", pool.name.c_str(), pool.shards.count(),
+    print_line("%-9s %s, %u %s, objects of %s", "pool", pool.name.c_str(), pool.shards.count(),
                 pool.shards.count() == 1 ? "shard" : "shards",
                 pool.object_bytes == 0 ? "no known size" : format_bytes(pool.object_bytes).c_str());
   }
@@ -213,13 +213,13 @@ int stat_page(StoreClient& client, const StatOptions& options) {
     return status;
   }
   if (!found) {
-    std::printf("%s: not there\n", key.given.c_str());
+    print_line("%s: not there", key.given.c_str());
     return status;
   }
-  std::printf("%s: %s, at depth %s of its prefix\n", key.given.c_str(), format_count(page.objects.size(), "object").c_str(),
+  print_line("%s: %s, at depth %s of its prefix", key.given.c_str(), format_count(page.objects.size(), "object").c_str(),
               format_count(page.depth).c_str());
   for (const PageStat::Object& object : page.objects) {
-    std::printf("  pool %s, shard %u: %s B, level %s\n", object.pool.c_str(), object.shard, format_count(object.bytes).c_str(),
+    print_line("  pool %s, shard %u: %s B, level %s", object.pool.c_str(), object.shard, format_count(object.bytes).c_str(),
                 std::string(to_string(object.level)).c_str());
   }
   return status;

@@ -3,6 +3,7 @@
 // kvonce stop: ends a kvonced of this host in order.
 #include <chrono>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <string>
 
@@ -35,6 +36,9 @@ int run_stop(const StopOptions& options) {
   } else {
     return tell_error("stop", "--store: \"" + options.store + "\" is not allowed; allowed are auto and unix:PATH");
   }
+  std::error_code code;
+  if (const auto found = std::filesystem::status(socket, code); std::filesystem::exists(found) && !std::filesystem::is_socket(found))
+    return tell_error("stop", "--store: " + socket + " is no socket");
   const StoppedStore stopped = stop_store(socket, std::chrono::duration_cast<std::chrono::milliseconds>(timeout.value));
   if (!stopped.error.empty()) return tell_error("stop", stopped.error);
   if (!options.output.quiet) {
@@ -42,9 +46,9 @@ int run_stop(const StopOptions& options) {
       const nlohmann::ordered_json out{{"store", "unix:" + socket}, {"was_running", stopped.was_running}, {"pid", stopped.pid}};
       std::printf("%s\n", out.dump(2, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
     } else if (stopped.was_running) {
-      std::printf("kvonced with pid %u on unix:%s has ended\n", stopped.pid, socket.c_str());
+      print_line("kvonced with pid %u on unix:%s has ended", stopped.pid, socket.c_str());
     } else {
-      std::printf("no store runs on unix:%s\n", socket.c_str());
+      print_line("no store runs on unix:%s", socket.c_str());
     }
   }
   return stopped.was_running ? kExitDone : kExitSomeFailed;

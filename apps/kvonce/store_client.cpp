@@ -20,6 +20,7 @@ using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::string_view kNamePrefix = "name:";
+constexpr std::string_view kGroupPrefix = "shell ";  // a pool's group is named by both
 constexpr milliseconds kLookAgain{10};
 
 std::string in_quotes(std::string_view text) { return '"' + std::string(text) + '"'; }
@@ -126,7 +127,7 @@ ShellPool::ShellPool(StoreClient& client, NamespaceHandle ns, const std::string&
                      std::uint64_t rows)
     : client_(client), object_bytes_(object_bytes), bytes_(object_bytes * rows) {
   GroupSpec spec;
-  spec.name = "shell " + name;
+  spec.name = std::string(kGroupPrefix) + name;
   spec.pools.push_back({name, ShardCounts{}, HitPolicy::every_page(), false});
   auto group = client.runtime().register_group(ns, spec);
   if ((error_ = group.error)) return;
@@ -168,6 +169,12 @@ ShellPool::Loaded ShellPool::load(const PageHash& page, std::uint64_t row, Clock
     if ((reason != Reason::in_flight && reason != Reason::busy) || Clock::now() >= until) return {reason, {}};
     std::this_thread::sleep_for(std::max(kLookAgain, milliseconds{found.retry_after_ms}));
   }
+}
+
+std::string pool_name_error(const std::string& name) {
+  constexpr std::size_t kMost = 255 - kGroupPrefix.size();
+  if (!name.empty() && name.size() <= kMost) return {};
+  return "the name is " + std::to_string(name.size()) + " bytes long: must be 1 to " + std::to_string(kMost) + " bytes";
 }
 
 const KnownPool* find_shell_pool(const std::vector<KnownPool>& pools, const std::string& name) {

@@ -93,6 +93,9 @@ class ShellPool {
   std::shared_ptr<Rank> rank_;
 };
 
+/// For CLI::Option::check: a name that put can write a pool under.
+std::string pool_name_error(const std::string& name);
+
 /// The one that put writes and get reads: in one shard. Null: none of that name.
 const KnownPool* find_shell_pool(const std::vector<KnownPool>& pools, const std::string& name);
 

@@ -22,7 +22,7 @@ namespace {
 constexpr const char* kFooter =
     "Each setting is also a key of the file (idle-exit = \"60s\") and a variable of the environment (KVONCED_IDLE_EXIT=60s);\n"
     "a flag goes before the environment, that before the file. SIGTERM ends in order, SIGHUP reads the file again.\n"
-    "Exit status: 0 ended in order, 1 ended by force, 2 not started: settings, socket or memory.";
+    "Exit status: 0 ended in order, 1 by force or without its snapshot, 2 not started: settings, socket or memory.";
 
 bool named(int argc, char** argv, const char* flag) {
   for (int i = 1; i < argc; ++i) {
@@ -38,6 +38,7 @@ struct Texts {
   bool json = false;
   std::string ready_fd;
   std::string start_lock_fd;
+  std::string parent;
   bool help_all = false;
 };
 
@@ -57,6 +58,9 @@ void add_options(CLI::App& app, Texts& texts, CommandLine& line, bool all) {
   app.add_flag("--detach", line.detach, "Go on in the background, in a session of its own");
   app.add_option("--ready-fd", texts.ready_fd, "Descriptor that is told when the store is ready")->option_text("N")->group(rest);
   app.add_option("--start-lock-fd", texts.start_lock_fd, "Descriptor that is closed then")->option_text("N")->group(rest);
+  app.add_option("--parent", texts.parent, "Process: when it ends, so does the store, and its socket's folder is removed")
+      ->option_text("PID")
+      ->group(rest);
   app.add_flag("--help-all", texts.help_all, "All options");
 }
 
@@ -133,6 +137,11 @@ CommandLine read_command_line(int argc, char** argv) {
   read_output(app, texts, line);
   read_descriptor("--ready-fd", texts.ready_fd, line, line.ready_fd);
   read_descriptor("--start-lock-fd", texts.start_lock_fd, line, line.start_lock_fd);
+  if (!texts.parent.empty()) {
+    const auto number = protocol::parse_u64(texts.parent, 1, std::numeric_limits<int>::max());
+    if (number) line.parent = static_cast<int>(number.value);
+    else line.errors.push_back("--parent: " + number.error);
+  }
   for (const Setting& setting : all_settings()) {
     if (app.count("--" + std::string(setting.name)) != 0) line.sources.flags[setting.name] = texts.settings[setting.name];
   }

@@ -17,6 +17,7 @@ struct CommandLine {
   bool detach = false;
   int ready_fd = -1;       ///< told, then closed, when the store is ready
   int start_lock_fd = -1;  ///< closed then
+  int parent = 0;          ///< process with whose end this one ends; 0: none
   std::vector<std::string> errors;
   std::vector<std::string> warnings;
   std::optional<int> exit_status;  ///< nothing is left to do: help or version has been printed

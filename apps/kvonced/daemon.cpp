@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <string>
@@ -81,9 +82,16 @@ class Daemon {
       : line_(line),
         settings_(std::move(settings)),
         settled_(std::move(settled)),
-        signals_(end_time(), kOneWish, [] { runtime::start_interrupted().store(true); }) {}
+        signals_(end_time(), kOneWish, [] { runtime::start_interrupted().store(true); }, line.parent) {}
 
   int run() {
+    const int status = run_store();
+    if (signals_.parent_gone()) remove_folder();
+    return status;
+  }
+
+ private:
+  int run_store() {
     if (!signals_.ready()) {
       std::fprintf(stderr, "kvonced: there is no descriptor to be told of signals by: %s\n", signals_.problem().c_str());
       return 2;
@@ -96,7 +104,7 @@ class Daemon {
       return 0;
     }
     if (!started) {
-      std::fprintf(stderr, "kvonced: %s\n", in_words_of_settings(started.error.text, settled_).c_str());
+      std::fprintf(stderr, "kvonced: %s\n", telemetry::printable(in_words_of_settings(started.error.text, settled_)).c_str());
       return 2;
     }
     starting.reset();
@@ -106,14 +114,26 @@ class Daemon {
     tell_ready(line_, ready_text(settings_, runtime.store_start()));
     serve(runtime);
     notify_manager("STOPPING=1");
-    if (const Error left = runtime.drain(std::max(settings_.drain_time, milliseconds{1}))) say(Level::warning, "the store did not end in full order: " + left.text);
+    const Error left = runtime.drain(std::max(settings_.drain_time, milliseconds{1}));
+    if (left) say(Level::error, "the store did not end in full order: " + left.text);
     runtime.stop(kStopTime);
     started.value.reset();
     say(Level::info, "ended");
-    return 0;
+    return left ? kExitIncomplete : 0;
   }
 
- private:
+  /// Of the socket, as whoever made it for this store alone would: its files, then itself. Nothing below it is gone into.
+  void remove_folder() const {
+    namespace fs = std::filesystem;
+    const fs::path folder = fs::path(settings_.socket).parent_path();
+    std::error_code code;
+    std::vector<fs::path> files;
+    for (fs::directory_iterator entry(folder, code), end; !code && entry != end; entry.increment(code))
+      if (!entry->is_directory(code)) files.push_back(entry->path());
+    for (const fs::path& file : files) fs::remove(file, code);
+    fs::remove(folder, code);
+  }
+
   /// The kernel takes the wish for huge pages without a word, also where it never gives any.
   void tell_of_small_pages() const {
     if (settings_.runtime.huge_pages != HugePages::transparent) return;
@@ -132,7 +152,7 @@ class Daemon {
     return lock;
   }
 
-  const char* signal_name() const { return signals_.end_signal() == SIGINT ? "SIGINT" : "SIGTERM"; }
+  const char* signal_name() const { return signals_.parent_gone() ? "the parent has ended" : signals_.end_signal() == SIGINT ? "SIGINT" : "SIGTERM"; }
   milliseconds end_time() const { return settings_.drain_time + kStopTime + kEndMargin; }
 
   void serve(Runtime& runtime) {

@@ -25,16 +25,9 @@ using namespace kvonce::apps;
 
 constexpr int kExitNotStarted = 2;
 
-/// What was given may have bytes that a terminal would obey.
-std::string plain(std::string text) {
-  for (char& c : text)
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
-  return text;
-}
-
 /// All of them, one a line.
 int tell_errors(const std::vector<std::string>& errors) {
-  for (const std::string& error : errors) std::fprintf(stderr, "kvonced: %s\n", plain(error).c_str());
+  for (const std::string& error : errors) std::fprintf(stderr, "kvonced: %s\n", kvonce::telemetry::printable(error).c_str());
   return kExitNotStarted;
 }
 
@@ -112,7 +105,7 @@ int main(int argc, char** argv) {
   kvonce::apps::fill_standard_streams();
   CommandLine line = read_command_line(argc, argv);
   if (line.exit_status) return *line.exit_status;
-  for (const std::string& warning : line.warnings) std::fprintf(stderr, "kvonced: warning: %s\n", plain(warning).c_str());
+  for (const std::string& warning : line.warnings) std::fprintf(stderr, "kvonced: warning: %s\n", kvonce::telemetry::printable(warning).c_str());
   const Settled settled = settle(line.sources);
   if (line.dump) return dump(line, settled);
   if (!line.errors.empty() || !settled.errors.empty()) {

@@ -248,7 +248,7 @@ std::vector<Setting> make_settings() {
        bytes(KVONCED_FIELD(runtime.window_bytes), 64 * kKiB, kGiB)},
       {"lease-time", "TIME", "10s", "A lease's life unless the lookup names one", "lease_time", false, false,
        duration(KVONCED_FIELD(runtime.lease_time), milliseconds{10}, kHour)},
-      {"leased-bytes", "SIZE", "0", "Most payload leased by one engine; 0: half of the budget", "leased_bytes", false, false,
+      {"leased-bytes", "SIZE", "0", "Most payload leased by one engine; 0: half of the budget, less beside others", "leased_bytes", false, false,
        bytes(KVONCED_FIELD(runtime.leased_bytes), 1, 64 * kTiB, true)},
       {"leased-stops", "N", "4", "Deepest stops of trailing pools that a lease covers", "leased_stops", false, false,
        count<std::uint32_t>(KVONCED_FIELD(runtime.leased_stops), 1, 64)},

@@ -13,6 +13,7 @@
 #include <pthread.h>
 #include <sys/eventfd.h>
 #include <sys/signalfd.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "telemetry/log.hpp"
@@ -48,13 +49,17 @@ void Signals::block() {
   std::signal(SIGXFSZ, SIG_IGN);  // a file that may not be as large is told as an error
 }
 
-Signals::Signals(std::chrono::milliseconds end_time, std::chrono::milliseconds one_wish, std::function<void()> on_end)
+Signals::Signals(std::chrono::milliseconds end_time, std::chrono::milliseconds one_wish, std::function<void()> on_end, int parent)
     : one_wish_(one_wish), on_end_(std::move(on_end)), end_time_ms_(end_time.count()) {
   const sigset_t set = watched();
   signals_ = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
   to_main_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   to_watch_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (signals_ < 0 || to_main_ < 0 || to_watch_ < 0) problem_ = std::generic_category().message(errno);
+  if (parent != 0) {
+    parent_ = static_cast<int>(syscall(SYS_pidfd_open, parent, 0U));
+    parent_gone_.store(parent_ < 0 && errno == ESRCH);  // a kernel that cannot tell is no reason not to start
+  }
   if (ready()) thread_ = std::thread([this] { watch(); });
 }
 
@@ -62,14 +67,28 @@ Signals::~Signals() {
   quit_.store(true);
   ring(to_watch_);
   if (thread_.joinable()) thread_.join();
-  for (const int fd : {signals_, to_main_, to_watch_}) {
+  for (const int fd : {signals_, to_main_, to_watch_, parent_}) {
     if (fd >= 0) close(fd);
   }
+}
+
+void Signals::told_to_end(int number) {
+  ending_.store(true);
+  end_signal_.store(number);
+  if (on_end_) on_end_();
 }
 
 void Signals::watch() {
   std::optional<Clock::time_point> last;
   std::optional<Clock::time_point> told;
+  int parent = parent_;
+  const auto parent_ended = [&] {
+    parent = -1;
+    parent_gone_.store(true);
+    if (end_signal_.load() == 0) told_to_end(SIGTERM);
+    ring(to_main_);
+  };
+  if (parent_gone_.load()) parent_ended();
   for (;;) {
     int left_ms = -1;
     if (ending_.load() && !last) last = Clock::now() + std::chrono::milliseconds(end_time_ms_.load());
@@ -81,10 +100,12 @@ void Signals::watch() {
       }
       left_ms = static_cast<int>(left);
     }
-    pollfd waits[2] = {{signals_, POLLIN, 0}, {to_watch_, POLLIN, 0}};
-    if (poll(waits, 2, left_ms) < 0 && errno != EINTR) return;
+    pollfd waits[3] = {{signals_, POLLIN, 0}, {to_watch_, POLLIN, 0}, {parent, POLLIN, 0}};
+    const int ready = poll(waits, 3, left_ms);
+    if (ready < 0 && errno != EINTR) return;
     silence(to_watch_);
     if (quit_.load()) return;
+    if (ready > 0 && waits[2].revents != 0) parent_ended();
     signalfd_siginfo info{};
     while (read(signals_, &info, sizeof info) == static_cast<ssize_t>(sizeof info)) {
       const int number = static_cast<int>(info.ssi_signo);
@@ -92,9 +113,7 @@ void Signals::watch() {
         reload_.store(true);
       } else if (!told) {
         told = Clock::now();
-        ending_.store(true);
-        end_signal_.store(number);
-        if (on_end_) on_end_();
+        told_to_end(number);
       } else if (Clock::now() - *told >= one_wish_) {
         _exit(128 + number);
       }

@@ -102,7 +102,9 @@ struct RuntimeConfig {
 
   // -- lookups -------------------------------------------------------------------------------------------------------
   std::chrono::milliseconds lease_time{10'000};   ///< 10 ms to 1 h
-  /// Most payload bytes that one engine may have leased; 0: half of the budget. At most 64 TiB.
+  /// Most payload bytes that one engine may have leased, at most 64 TiB; 0: half of the budget for one engine alone, and
+  /// 3 / (2 + 4 n) of it each for n engines that lease as much as they can. What several leases of one page group begin with
+  /// counts once.
   std::uint64_t leased_bytes = 0;
   /// Deepest stops of trailing pools that a lease covers: 1 to 64.
   std::uint32_t leased_stops = 4;

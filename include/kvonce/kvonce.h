@@ -442,7 +442,7 @@ typedef struct kvonce_load_options {
   uint32_t layers_per_group; /* progress is told per so many layers; 0: one group */
   uint32_t reserved;         /* 0 */
 } kvonce_load_options;
-/* Fills rows from what the lease covers: 1 to 65,536 items. */
+/* Fills rows from what the lease covers: 1 to 65,536 items. Two with one row and different pages: bad_argument. */
 KVONCE_C_API kvonce_reason kvonce_load(kvonce_rank* rank, const kvonce_lease* lease, const kvonce_page* pages, size_t page_count,
                                        const kvonce_item* items, size_t item_count, const kvonce_load_options* options,
                                        kvonce_operation** operation, kvonce_error* error);

@@ -180,6 +180,7 @@ class KVONCE_API Rank {
   Error unregister_pool(PoolHandle pool, std::chrono::milliseconds timeout = kDefaultTimeout);
 
   Result<std::shared_ptr<PutOperation>> put(PutBatch batch, PutOptions options = {});
+  /// Two items with one row and different pages are refused: bad_argument.
   Result<std::shared_ptr<LoadOperation>> load(LeaseId lease, std::vector<LoadItem> items, LoadOptions options = {});
   /// One byte per page: 1 readable, 0 not. Reads the index in the arena: no actor is asked.
   Result<std::vector<std::uint8_t>> exists(PoolHandle pool, std::span<const PageHash> pages) const;

@@ -54,9 +54,9 @@ std::string number_text(double number) {
   return text;
 }
 
-std::chrono::milliseconds milliseconds(double seconds, const char* what) {
-  if (!std::isfinite(seconds) || seconds < 0 || seconds > 1e9)
-    raise_bad(std::string(what) + " is " + number_text(seconds) + ": must be seconds, 0 to 1,000,000,000");
+std::chrono::milliseconds milliseconds(double seconds, const char* what, const char* allowed) {
+  if (!std::isfinite(seconds) || seconds < 0 || seconds > kMostSeconds)
+    raise_bad(std::string(what) + " is " + number_text(seconds) + ": must be seconds, " + allowed);
   return std::chrono::milliseconds(static_cast<std::int64_t>(std::ceil(seconds * 1e3)));
 }
 

@@ -24,8 +24,12 @@ inline void check(const Error& error) {
 /// A number as people write it: 0.05, 1e+300.
 std::string number_text(double number);
 
-/// Seconds to milliseconds, rounded up; raises BadArgument. `what` names the argument.
-std::chrono::milliseconds milliseconds(double seconds, const char* what);
+inline constexpr double kMostSeconds = 1e9;
+inline constexpr const char* kAnyTime = "0 to 1,000,000,000";
+
+/// Seconds to milliseconds, rounded up; raises BadArgument. `what` names the argument, `allowed` what the call takes: the most calls
+/// refuse by themselves what is finite and not theirs.
+std::chrono::milliseconds milliseconds(double seconds, const char* what, const char* allowed = "0.001 to 3,600");
 
 void bind_errors(nb::module_& module);
 

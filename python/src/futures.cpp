@@ -92,7 +92,7 @@ nb::bytes ItemMap::per_page(nb::handle pool, const Value& value) const {
 
 std::optional<Clock::time_point> until_of(const std::optional<double>& timeout) {
   if (!timeout) return {};
-  return Clock::now() + milliseconds(*timeout, "timeout");
+  return Clock::now() + milliseconds(*timeout, "timeout", kAnyTime);
 }
 
 Future::~Future() {

@@ -2,7 +2,10 @@
 #include "python/src/options.hpp"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <numeric>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -111,13 +114,32 @@ struct Setter {
 
   [[noreturn]] void wrong(const std::string& allowed) const { raise_bad(name + " is " + shown(value) + ": must be " + allowed); }
 
-  std::uint64_t number(std::uint64_t most, const std::string& allowed) const {
+  /// What RuntimeConfig::check() allows, where it refuses `refused`; else `otherwise`.
+  template <class T>
+  std::string range(T RuntimeConfig::*field, T refused, const std::string& otherwise) const {
+    RuntimeConfig probe = config;
+    probe.*field = refused;
+    const std::string text = probe.check().text;
+    const std::string_view before = ": must be ";
+    const std::size_t at = text.find(before);
+    return at == std::string::npos || !text.starts_with(name + " is ") ? otherwise : text.substr(at + before.size());
+  }
+  template <class T>
+  void number(T RuntimeConfig::*field, const std::string& what) const {
+    constexpr std::uint64_t kMost = std::numeric_limits<T>::max();
     std::uint64_t number = 0;
-    if (PyBool_Check(value.ptr()) || !nb::try_cast(value, number, false) || number > most) {
+    if (PyLong_Check(value.ptr()) == 0 || PyBool_Check(value.ptr())) {
+      if (!nb::try_cast(value, number, false) || PyBool_Check(value.ptr())) {
+        PyErr_Clear();
+        wrong(what);
+      }
+    } else if (!nb::try_cast(value, number, false) || number > kMost) {
+      // Too large or small for the field itself.
       PyErr_Clear();
-      wrong(allowed);
+      const std::string allowed = range(field, std::numeric_limits<T>::max(), "0 to " + protocol::format_count(kMost));
+      wrong(what.starts_with("a whole number") ? "a whole number, " + allowed : allowed);
     }
-    return number;
+    config.*field = static_cast<T>(number);
   }
   void operator()(Text field) const {
     if (!nb::try_cast(value, config.*field)) wrong("a text");
@@ -127,12 +149,13 @@ struct Setter {
     config.*field = value.is(Py_True);
   }
   void operator()(Number field) const {
-    config.*field = static_cast<std::uint32_t>(number(~std::uint32_t{0}, "a whole number, 0 or more"));
+    number(field, "a whole number, 0 or more");
   }
   void operator()(Whole field) const {
     if (PyBool_Check(value.ptr()) || !nb::try_cast(value, config.*field, false)) {
       PyErr_Clear();
-      wrong("a whole number");
+      wrong(PyLong_Check(value.ptr()) != 0 && !PyBool_Check(value.ptr()) ? range(field, std::numeric_limits<int>::max(), "a whole number")
+                                                                          : "a whole number");
     }
   }
   void operator()(Huge field) const {
@@ -154,13 +177,14 @@ struct Setter {
       PyErr_Clear();
       wrong("seconds");
     }
-    config.*field = milliseconds(seconds, name.c_str());
+    const std::string allowed = range(field, std::chrono::milliseconds{std::chrono::hours{1'000}}, kAnyTime);
+    if (!std::isfinite(seconds) || seconds < 0 || seconds > kMostSeconds) wrong("seconds, " + allowed);
+    config.*field = milliseconds(seconds, name.c_str(), kAnyTime);
   }
-  void operator()(Count field) const { config.*(field.field) = number(~std::uint64_t{0}, "a whole number, 0 or more"); }
+  void operator()(Count field) const { number(field.field, "a whole number, 0 or more"); }
   void operator()(Size field) const {
     if (PyUnicode_Check(value.ptr()) == 0) {
-      config.*(field.field) = number(~std::uint64_t{0}, "bytes as a whole number, or a text as '1GiB'");
-      return;
+      return number(field.field, "bytes as a whole number, or a text as '1GiB'");
     }
     const auto parsed = protocol::parse_bytes(text_of(value, name), 0, ~std::uint64_t{0});
     if (!parsed) raise_bad(name + " is " + shown(value) + ": " + parsed.error);

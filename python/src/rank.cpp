@@ -195,7 +195,7 @@ PyPool register_pool(const PyRank& self, const std::string& name, const nb::sequ
 void unregister(const PyPool& self, double timeout) {
   const PoolState& pool = *self.state;
   const auto rank = pool.rank->shared();
-  const auto time = milliseconds(timeout, "timeout");
+  const auto time = milliseconds(timeout, "timeout", kAnyTime);
   if (pool.unregistered.load()) return;
   end_in_slices(time, "pool '" + pool.name + "': rows are still lent",
                 [&](std::chrono::milliseconds slice) { return rank->unregister_pool(pool.handle, slice); });
@@ -440,7 +440,7 @@ void bind_rank(nb::module_& module) {
           "moved_bytes", [](const PyRank& self) { return self.box->use().moved_bytes(); },
           "Bytes that this rank has moved into the store.")
       .def(
-          "close", [](const PyRank& self, double timeout) { self.box->close(milliseconds(timeout, "timeout")); },
+          "close", [](const PyRank& self, double timeout) { self.box->close(milliseconds(timeout, "timeout", kAnyTime)); },
           nb::arg("timeout") = 30.0, nb::sig("def close(self, timeout: float = 30.0) -> None"),
           "Unregisters all pools and ends the rank. Raises Deadline when rows are still lent after `timeout` seconds.");
 }

@@ -118,7 +118,7 @@ nb::object lookup_async(const PyGroup& group, nb::handle pages, const std::strin
   const GroupState& state = *group.state;
   Runtime& runtime = state.runtime->use();
   const auto done = std::make_shared<Done>();
-  LookupOptions options{request_id, probe, milliseconds(lease_time, "lease_time"), milliseconds(timeout, "timeout"), tell(done)};
+  LookupOptions options{request_id, probe, milliseconds(lease_time, "lease_time", "0.001 to 3,600, or 0 for the store's default"), milliseconds(timeout, "timeout"), tell(done)};
   auto hashes = read_pages(pages);
   auto started = unlocked([&] { return runtime.lookup(state.handle, std::move(hashes), std::move(options)); });
   check(started.error);
@@ -130,7 +130,7 @@ LookupResult lookup(const PyGroup& group, nb::handle pages, const std::string& r
                     double timeout) {
   const GroupState& state = *group.state;
   Runtime& runtime = state.runtime->use();
-  LookupOptions options{request_id, probe, milliseconds(lease_time, "lease_time"), milliseconds(timeout, "timeout"), {}};
+  LookupOptions options{request_id, probe, milliseconds(lease_time, "lease_time", "0.001 to 3,600, or 0 for the store's default"), milliseconds(timeout, "timeout"), {}};
   auto hashes = read_pages(pages);
   // One turn without the lock for the call and the first slice of its wait.
   auto started = unlocked([&] {
@@ -168,7 +168,7 @@ PyRuntime start(const std::string& engine_id, const std::string& store, const nb
 /// Twice is no error.
 void close(const PyRuntime& self, double timeout) {
   self.box->check_process();
-  const auto time = milliseconds(timeout, "timeout");
+  const auto time = milliseconds(timeout, "timeout", kAnyTime);
   if (self.box->closed()) return;
   const auto runtime = self.box->shared();
   self.box->mark_closed();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A replay through the store of another process says what it says with one of its own.
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 
@@ -60,6 +61,22 @@ TEST_CASE("A replay with a store that is spawned hits and moves what it does wit
   CHECK(spawned["runs"][1]["evicted_bytes"].get<std::uint64_t>() > 0);
   CHECK(lasting(spawned) == lasting(embedded));
   CHECK(std::filesystem::is_empty(folder / "tmp"));
+}
+
+TEST_CASE("A replay that is killed leaves neither its store nor a folder") {
+  const RunFolder folder;
+  std::filesystem::create_directory(folder / "tmp");
+  {
+    const TemporaryFiles there(folder / "tmp");
+    LiveProgram replay({"replay", "--trace", "-", "--preset", "kimi-k2", "--keys", "shard", "--scale", "8192", "--via", "spawn"});
+    replay.write(growing_trace(1));
+    REQUIRE(replay.wait_for_terminal("1 requests,"));
+    REQUIRE_FALSE(std::filesystem::is_empty(folder / "tmp"));
+    replay.signal(SIGKILL);
+    CHECK(replay.finish().exit_status == 128 + SIGKILL);
+  }
+  // The last that the store does.
+  CHECK(kvonce::kvonced_test::eventually([&] { return std::filesystem::is_empty(folder / "tmp"); }));
 }
 
 TEST_CASE("A replay on a store that runs has its size, and leaves its pages to nobody") {

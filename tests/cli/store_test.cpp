@@ -313,7 +313,62 @@ TEST_CASE("flush is done at levels that the store has") {
   const json out = run_json({"flush"});
   CHECK(out["level"] == "memory");
   CHECK(out["seconds"].is_number());
-  refused({"flush", "--level", "disk"}, {"disk", folder.socket()});
+  refused({"flush", "--level", "disk"}, {"disk", folder.socket(), "it has memory only"});
+}
+
+TEST_CASE("A result that nobody can get is told as an error: output that is full, and output that is closed") {
+  const RunFolder folder;
+  LiveStore store(folder);
+  REQUIRE(store.ready());
+  write_file(folder / "a", "x");
+  put("name:a", folder / "a");
+  for (const std::string command : {"stat", "stat --json", "exists name:a", "get name:a", "flush", "flush --json"}) {
+    for (const std::string output : {">/dev/full", ">&-"}) {
+      const auto result = kvonce::kvonced_test::run("/bin/sh", {"-c", std::string(KVONCE_PROGRAM) + " " + command + " " + output});
+      INFO(command << output);
+      CHECK(result.status == 2);
+      CHECK(contains(result.err, "standard output"));
+    }
+  }
+  CHECK(kvonce::kvonced_test::run("/bin/sh", {"-c", std::string(KVONCE_PROGRAM) + " flush -q >&-"}).status == 0);
+}
+
+TEST_CASE("Names with control characters are shown escaped, and JSON with names that are no UTF-8 is JSON") {
+  const RunFolder folder;
+  LiveStore store(folder);
+  REQUIRE(store.ready());
+  write_file(folder / "a", "x");
+  // Clears a screen, in both ways; and a byte that is none of UTF-8.
+  const std::string name = "k\x1b[2J\xc2\x9b" "2J\xff\xc3\xa4";
+  const std::string shown = "k\\x1b[2J\\xc2\\x9b" "2J\\xff\xc3\xa4";
+  REQUIRE(run_program({"put", "name:" + name, folder / "a", "--pool", name, "--namespace", name}).exit_status == 0);
+  const Words commands[] = {{"stat", "--namespace", name}, {"stat", "name:" + name, "--namespace", name}, {"exists", "name:" + name, "--namespace", name},
+                            {"rm", "name:" + name, "--namespace", name}, {"rm", "--namespace-all", "--namespace", name}};
+  for (const Words& command : commands) {
+    INFO(command.front());
+    CHECK(run_json(command).is_object());
+    if (command.front() == "rm") REQUIRE(run_program({"put", "name:" + name, folder / "a", "--pool", name, "--namespace", name}).exit_status == 0);
+    const ProgramResult text = run_program(command);
+    CHECK(text.exit_status == 0);
+    CHECK(contains(text.out, shown));
+    CHECK_FALSE(contains(text.out, "\x1b"));
+  }
+  const ProgramResult missing = run_program({"get", "name:" + name, "--namespace", name});
+  CHECK(missing.exit_status == 1);
+  CHECK(contains(missing.err, shown));
+  CHECK_FALSE(contains(missing.err, "\x1b"));
+}
+
+TEST_CASE("A pool's name is as long as put can write it, and a longer one is refused with its option") {
+  const RunFolder folder;
+  LiveStore store(folder);
+  REQUIRE(store.ready());
+  write_file(folder / "a", "x");
+  const std::string longest(249, 'p');
+  CHECK(run_program({"put", "name:a", folder / "a", "--pool", longest}).exit_status == 0);
+  CHECK(run_program({"get", "name:a", "--pool", longest}).out == "x");
+  refused({"put", "name:a", folder / "a", "--pool", longest + "p"}, {"--pool", "250 bytes", "1 to 249"});
+  refused({"get", "name:a", "--pool", longest + "p"}, {"--pool", "250 bytes", "1 to 249"});
 }
 
 TEST_CASE("A store that is stopped or dead does not hold a command up") {

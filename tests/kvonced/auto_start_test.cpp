@@ -298,6 +298,11 @@ TEST_CASE("kvonce stop ends the store of a socket, tells when none runs, and whe
   CHECK(json::parse(stopped.out, nullptr, false)["pid"] == daemon.pid());
   CHECK(daemon.finish() == 0);
 
+  write_file(folder / "file", "x");
+  const Ended no_socket = run(KVONCE_PROGRAM, {"stop", "--store", "unix:" + folder / "file"});
+  CHECK(no_socket.status == 2);
+  CHECK(no_socket.err.find(folder / "file" + " is no socket") != std::string::npos);
+
   for (const auto& arguments : std::vector<std::vector<std::string>>{{"stop", "--store", "tcp:1"}, {"stop", "--timeout", "soon"}}) {
     const Ended wrong = run(KVONCE_PROGRAM, arguments);
     CHECK(wrong.status == 2);

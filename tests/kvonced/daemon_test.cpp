@@ -74,6 +74,7 @@ TEST_CASE("bad calls are told in one line, at once, with what is allowed") {
            {{"somewhere"}, "\"somewhere\" is not expected"},
            {{"--json"}, "--dump-config"},
            {{"--ready-fd", "77"}, "77 is no open descriptor"},
+           {{"--parent", "0"}, "--parent"},
            {{"--config", folder / "absent"}, "absent cannot be read"},
            {{"--memory", "12"}, "from 1 MiB to"}}) {
     const Ended ended = run(KVONCED_PROGRAM, arguments);
@@ -111,7 +112,7 @@ TEST_CASE("what is wrong on the command line is told in words that a user has") 
       {{"--json"}, "--json is of use with --dump-config only"},
       {{"-q"}, "-q is of use with --dump-config only; a store logs less with --log-level error"},
       {{"--socket", "tcp:1.2.3.4:5"}, "--socket: \"tcp:1.2.3.4:5\" is not allowed: a store has no tcp socket"},
-      {{"--policy", "\x1b[2J"}, "--policy: \"?[2J\""}};
+      {{"--policy", "\x1b[2J"}, "--policy: \"\\x1b[2J\""}};
   for (const auto& [words, told] : all) {
     const Ended ended = run(KVONCED_PROGRAM, words);
     INFO(ended.err);
@@ -235,6 +236,56 @@ TEST_CASE("an arena file has one store, gives its pages back after an orderly en
   cold.signal(SIGTERM);
   CHECK(cold.finish() == 0);
   fs::remove_all(memory);
+}
+
+TEST_CASE("a store that cannot write its snapshot says so, and by its status") {
+  const RunFolder folder;
+  std::string memory = "/dev/shm/kvonced-test-XXXXXX";
+  if (mkdtemp(memory.data()) == nullptr) {
+    MESSAGE("no tmpfs at /dev/shm: not tested");
+    return;
+  }
+  // With the log at its quietest.
+  Process daemon(KVONCED_PROGRAM, small({"--arena-file", memory + "/arena", "--log-level", "error"}));
+  REQUIRE(daemon.wait_out("cold start: "));
+  fs::create_directories(memory + "/arena.snapshot.new/in the way");
+  daemon.signal(SIGTERM);
+  CHECK(daemon.finish() == 1);
+  CHECK_MESSAGE(daemon.err.find("arena.snapshot") != std::string::npos, daemon.err);
+  CHECK(daemon.err.find("the next life will start cold") != std::string::npos);
+  fs::remove_all(memory);
+}
+
+TEST_CASE("a store ends with its parent, also one that was gone before it began, and its folder goes with it") {
+  const RunFolder folder;
+  for (const bool before : {false, true}) {
+    CAPTURE(before);
+    const std::string own = folder / "own";
+    fs::create_directories(own);
+    write_file(own + "/log", "what was said");
+    Process parent("/bin/sleep", {"1000"});
+    const std::string pid = std::to_string(parent.pid());
+    const auto end_parent = [&] {
+      parent.signal(SIGKILL);
+      CHECK(parent.finish() == 128 + SIGKILL);
+    };
+    if (before) end_parent();
+    Process daemon(KVONCED_PROGRAM, small({"--socket", own + "/store", "--parent", pid}));
+    if (!before) {
+      REQUIRE(daemon.wait_out(ready_on(own + "/store")));
+      end_parent();
+    }
+    CHECK(daemon.finish() == 0);
+    CHECK(daemon.err.find("the parent has ended") != std::string::npos);
+    CHECK_FALSE(fs::exists(own));
+  }
+  // Ended otherwise, it leaves the folder to whoever made it.
+  fs::create_directories(folder / "own");
+  Process daemon(KVONCED_PROGRAM, small({"--socket", folder / "own/store", "--parent", std::to_string(getpid())}));
+  REQUIRE(daemon.wait_out(ready_on(folder / "own/store")));
+  daemon.signal(SIGTERM);
+  CHECK(daemon.finish() == 0);
+  CHECK(fs::exists(folder / "own"));
 }
 
 TEST_CASE("a service manager hears that it is ready, reads again, and stops: by a path and by an abstract name") {

@@ -134,6 +134,7 @@ TEST_CASE("another size, layout or policy under a registered name is refused, an
   CHECK(names(answer, "pool 'kv'"));
   CHECK(names(answer, "228 bytes"));
   CHECK(names(answer, "128 bytes"));
+  CHECK(names(answer, "another pool name or another namespace"));
   PoolAsk layout = pool_ask("kv");
   layout.pool.layout_digest = 12;
   CHECK(names(registry.ask(layout), "layout digest 12"));

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <numeric>
+
 #include "store_fixture.hpp"
 
 using namespace kvonce;
@@ -235,16 +237,84 @@ TEST_CASE_FIXTURE(Hybrid, "a load that has started keeps its objects beyond the 
 TEST_CASE_FIXTURE(Hybrid, "a shortage of lease budget says busy, and shortens the answer") {
   begin();
   config.leased_bytes_per_engine = 0;
-  store_pages(0, 10);
-  checkpoint(4);
-  checkpoint(9);
   std::vector<LookupAnswer> answers;
-  for (int i = 0; i < 80; ++i) answers.push_back(lookup(both, 0, 10));
+  for (std::uint64_t first = 0; first < 80 * 100 && (answers.empty() || answers.back().reason == Reason::none); first += 100) {
+    store_pages(first, 10);
+    checkpoint(first + 4);
+    checkpoint(first + 9);
+    answers.push_back(lookup(both, first, 10));
+  }
+  REQUIRE(answers.size() > 1);
   const LookupAnswer& last = answers.back();
   CHECK(last.reason == Reason::busy);
   CHECK(last.retry_after_ms > 0);
   CHECK(last.restorable_pages < 10);
   CHECK(last.resident_pages == 10);
+}
+
+TEST_CASE_FIXTURE(Hybrid, "engines that lease all they can leave a quarter of the budget to puts, and something for whoever comes next") {
+  begin();
+  config.leased_bytes_per_engine = 0;
+  const GroupId plain = group("plain", {{"kv", {1, 1, 1}, {2, 1, 1}, HitPolicy::every_page(), false}});
+  constexpr std::uint64_t kChain = 10;
+  const std::uint64_t budget_pages = store->stats().capacity_bytes / 4096;
+  const std::uint64_t chains = budget_pages * 8 / 10 / kChain;
+  for (std::uint64_t chain = 0; chain < chains; ++chain) store_pages(chain * 100, kChain);
+  std::vector<std::uint64_t> leased;  // pages, by engine
+  std::uint64_t chain = 0;
+  for (EngineId engine = 1; engine <= 6; ++engine) {
+    leased.push_back(0);
+    for (LookupAnswer answer; answer.reason != Reason::busy; leased.back() += answer.restorable_pages) {
+      REQUIRE(chain < chains);
+      answer = lookup(plain, 100 * chain++, kChain, nullptr, engine);
+    }
+    CHECK(leased.back() > 0);
+  }
+  CHECK(leased.front() == budget_pages / 2);
+  CHECK(leased[1] < leased[0]);
+  const std::uint64_t all = std::accumulate(leased.begin(), leased.end(), std::uint64_t{0});
+  CHECK(store->stats().leased_bytes_now == all * 4096);
+  CHECK(all < budget_pages / 4 * 3);
+  for (std::uint64_t i = 0; i < budget_pages / 5 / kChain; ++i) {
+    store_pages(1'000'000 + i * 100, kChain);
+    CHECK(readable(kv, 0, 1'000'000 + i * 100 + kChain - 1));
+  }
+}
+
+TEST_CASE_FIXTURE(Hybrid, "what many leases of one engine begin with counts once, and as long as one of them holds it") {
+  // Ten pages, two checkpoints in two shards each, and four pages more of another chain.
+  config.leased_bytes_per_engine = 14 * 4096 + 2 * 16384;
+  begin();
+  store_pages(0, 10);
+  checkpoint(4);
+  checkpoint(9);
+  std::vector<LookupAnswer> answers;
+  for (int i = 0; i < 80; ++i) answers.push_back(lookup(both, 0, 10));
+  for (const LookupAnswer& answer : answers) REQUIRE(answer.restorable_pages == 10);
+  const std::uint64_t whole = 10 * 4096 + 2 * 16384;
+  CHECK(store->stats().leased_bytes_now == whole);
+  // A shorter one costs nothing either; another chain does, and another engine pays for itself.
+  answers.push_back(lookup(both, 0, 5));
+  CHECK(store->stats().leased_bytes_now == whole);
+  store_pages(100, 10);
+  checkpoint(102);
+  CHECK(lookup(both, 100, 10).reason == Reason::busy);
+  const LookupAnswer other = lookup(both, 0, 10, nullptr, 2);
+  CHECK(other.restorable_pages == 10);
+  CHECK(store->stats().leased_bytes_now == 2 * whole);
+  CHECK(store->release(LeaseCall{other.lease, 2, 0}, now, actions) == Reason::none);
+  audit();
+  // What the last one keeps is counted until it goes.
+  for (std::size_t i = 1; i < answers.size() - 1; ++i) CHECK(store->release(LeaseCall{answers[i].lease, 1, 0}, now, actions) == Reason::none);
+  CHECK(store->stats().leased_bytes_now == whole);
+  CHECK(store->narrow(LeaseCall{answers[0].lease, 1, 7}, now, actions) == Reason::none);
+  CHECK(store->stats().leased_bytes_now == 7 * 4096 + 16384);
+  CHECK(store->release(LeaseCall{answers[0].lease, 1, 0}, now, actions) == Reason::none);
+  CHECK(store->stats().leased_bytes_now == 5 * 4096 + 16384);
+  audit();
+  CHECK(store->release(LeaseCall{answers.back().lease, 1, 0}, now, actions) == Reason::none);
+  CHECK(store->stats().leased_bytes_now == 0);
+  audit();
 }
 
 TEST_CASE_FIXTURE(Hybrid, "clear removes what was there, in steps; leased slots stay until release, but nobody sees them") {

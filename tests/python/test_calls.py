@@ -183,6 +183,10 @@ class BadInput(Case):
         self.assert_bad("True or False", start, checksums=1)
         self.assert_bad("whole number", start, partitions=True)
         self.assert_bad("whole number", start, partitions=-1)
+        self.assert_bad(f"partitions is {2**33}: must be a whole number, 1 to 64", start, partitions=2**33)
+        self.assert_bad(f"arena_bytes is {2**70}: must be 1 MiB to 64 TiB", start, arena_bytes=2**70)
+        self.assert_bad("numa_node is 4294967296: must be a node's number", start, numa_node=2**32)
+        self.assert_bad("lease_time is 1000000000000.0: must be seconds, 10 ms to 1 h", start, lease_time=1e12)
         self.assert_bad("a text", start, policy=3)
         self.assert_bad("engine_id", kvonce.Runtime, "", store="embedded")
         self.assert_bad("store is 'nowhere'", kvonce.Runtime, "e", store="nowhere")
@@ -240,8 +244,8 @@ class BadInput(Case):
     def test_times(self):
         with Setup() as kv:
             self.assert_bad("1 ms to 1 h", kv.put, 1, timeout=0)
-            self.assert_bad("seconds, 0 to", kv.put, 1, timeout=-1)
-            self.assert_bad("seconds, 0 to", kv.put, 1, timeout=float("nan"))
+            self.assert_bad("seconds, 0.001 to 3,600", kv.put, 1, timeout=-1)
+            self.assert_bad("seconds, 0.001 to 3,600", kv.put, 1, timeout=float("nan"))
             self.assert_bad("'memory'", kv.put, 1, level="paper")
             self.assert_bad("after", kv.put, 1, after=3)
 

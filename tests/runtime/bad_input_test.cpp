@@ -216,6 +216,17 @@ TEST_CASE("bad loads and lookups say what is wrong with them") {
   CHECK(load->results()[1] == Reason::row_out_of_range);
   CHECK(load->results()[2] == Reason::unknown_pool);
   CHECK(load->results()[3] == Reason::absent);
+  // One row for two pages; for one page twice it is one.
+  CHECK(says(r.rank->load(found.lease, {{page_of(1, 0), r.pool, 1}, {page_of(1, 1), r.pool, 3}, {page_of(1, 1), r.pool, 1}}).error,
+             "items 0 and 2 are different pages for row 1 of pool 'latent'"));
+  CHECK(r.rank->load(found.lease, {{page_of(1, 0), r.pool, 1}, {page_of(1, 1), r.pool, 0}, {page_of(1, 0), r.pool, 1}}));
+  CHECK(r.rank->load(found.lease, {{page_of(1, 0), {7}, 1}, {page_of(1, 1), r.pool, 1}}));
+  std::vector<LoadItem> many;
+  for (std::uint64_t i = 0; i < 65'536; ++i) many.push_back({page_of(2, i), r.pool, (i * 40'503) % 65'536});
+  CHECK(r.rank->load(found.lease, many));
+  many[65'535].row = many[17].row;
+  CHECK(says(r.rank->load(found.lease, many).error, "items 17 and 65535 are"));
+  CHECK(says(engine.runtime->release({7, 64}), "lease_unknown", "no such lease"));
   CHECK(says(engine.runtime->lookup({5}, {page_of(1, 0)}).error, "group handle 5"));
   CHECK(engine.runtime->lookup(engine.group, std::vector<PageHash>(65'537)).error.reason == Reason::too_many);
   LookupOptions asked;
@@ -256,6 +267,16 @@ TEST_CASE("after stop every call says at once that the runtime is stopped") {
   CHECK(says(engine.runtime->release(found.lease), "stopped"));
   CHECK(engine.runtime->stats().moved_bytes > 0);
   CHECK(!r.rank->close());
+}
+
+TEST_CASE("what can never be had is a bad argument, not a lack of space") {
+  const auto start = [](auto change) { return Runtime::start(with(change)).error; };
+  const Error folder = start([](auto& c) { c.arena_file = "/dev/shm/kvonce-nowhere/at-all/arena"; });
+  CHECK(says(folder, "arena_file", "/dev/shm/kvonce-nowhere/at-all"));
+  CHECK(folder.reason == Reason::bad_argument);
+  const Error node = start([](auto& c) { c.numa_node = 1'023; });
+  CHECK(says(node, "numa_node is 1023"));
+  CHECK(node.reason == Reason::bad_argument);
 }
 
 TEST_CASE("an arena file never replaces what no store has made") {
