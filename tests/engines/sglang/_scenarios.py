@@ -2,8 +2,11 @@
 """What the tests of SGLang's engine share: arguments that name kvonce, and one prompt computed, restored, and restored wrongly."""
 import json
 import multiprocessing
+import os
 import shutil
+import sys
 import tempfile
+import traceback
 from pathlib import Path
 
 from support import check, control, models
@@ -91,10 +94,21 @@ def store_at(address):
 def apart(function, *arguments):
     """Runs the function in a process of its own and waits for it: an engine that is shut down, or killed, ends all children of the
     process that it is in, the store among them."""
-    process = multiprocessing.get_context("spawn").Process(target=function, args=arguments)
+    process = multiprocessing.get_context("spawn").Process(target=_told, args=(function, *arguments))
     process.start()
     process.join()
     check(process.exitcode == 0, f"the process of {function.__name__} ends well", process.exitcode)
+
+
+def _told(function, *arguments):
+    """Tells what went wrong and ends: multiprocessing would wait for the engine's processes first, which nobody has shut down then."""
+    try:
+        function(*arguments)
+    except BaseException:
+        traceback.print_exc()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)
 
 
 def objects_once(store, pool, name=""):

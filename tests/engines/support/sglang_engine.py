@@ -16,6 +16,9 @@ KIMI = {"dtype": "float32", "page_size": 1, "mamba_radix_cache_strategy": "no_bu
         # Without a bound its states take most of the memory that is free, in each rank.
         "max_mamba_cache_size": 64}
 
+# The one LoRA backend that computes without a GPU.
+LORA = {"lora_backend": "torch_native"}
+
 
 def engine(model, tp=1, **args):
     """An sglang.Engine with the model of that name. args go before those for the CPU; they are named in ARGS."""
@@ -26,6 +29,9 @@ def engine(model, tp=1, **args):
     if model == "kimi":
         os.environ["TRITON_INTERPRET"] = "1"
         args = {**KIMI, **args}
+    if "lora_paths" in args:
+        os.environ["KVONCE_TEST_LORA"] = "1"
+        args = {**LORA, **args}
     import sglang
     return sglang.Engine(model_path=models.path(model, engine="sglang"), tp_size=tp, **{**ARGS, **args})
 

@@ -1,42 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two LoRA adapters on one Llama: each has pages of its own, and an adapter that is replaced in place finds nothing of the old one."""
-import json
-import os
 import tempfile
 from pathlib import Path
 
-from support import check, control, done
+from support import adapters, check, control, done
 from support import vllm_engine as ve
 from support.compare import difference, prompt
-from support.models import CONFIGS
 from support.store import Store
 from support.vllm_scenario import SECONDS, counted, forget, generate, restores_as_its_own_cache, scheduler, switch
 
-RANK = 8
 TOKENS = prompt("adapters", 700)
-
-
-def write(folder, seed):
-    """An adapter's files as PEFT writes them. They are put in place whole, so that a reader has the old or the new ones."""
-    import torch
-    from safetensors.torch import save_file
-
-    config = CONFIGS["vllm"]["llama"]
-    hidden, heads, width = config["hidden_size"], config["num_attention_heads"], config["head_dim"]
-    outs = {"q_proj": heads * width, "k_proj": config["num_key_value_heads"] * width, "v_proj": config["num_key_value_heads"] * width}
-    draw = torch.Generator().manual_seed(seed)
-    weights = {}
-    for layer in range(config["num_hidden_layers"]):
-        for name, out in outs.items():
-            at = f"base_model.model.model.layers.{layer}.self_attn.{name}"
-            weights[f"{at}.lora_A.weight"] = torch.randn(RANK, hidden, generator=draw) * 0.1
-            weights[f"{at}.lora_B.weight"] = torch.randn(out, RANK, generator=draw) * 0.1
-    folder.mkdir(exist_ok=True)
-    (folder / "adapter_config.json").write_text(json.dumps({
-        "peft_type": "LORA", "task_type": "CAUSAL_LM", "r": RANK, "lora_alpha": 2 * RANK, "lora_dropout": 0.0, "bias": "none",
-        "target_modules": sorted(outs), "base_model_name_or_path": "llama"}))
-    save_file(weights, folder / "new.safetensors")
-    os.replace(folder / "new.safetensors", folder / "adapter_model.safetensors")
 
 
 class Adapter:
@@ -52,7 +25,7 @@ class Adapter:
 
     def replace(self, seed):
         """Other content under the same name and path. The engine has read it, and kvonce knows what it is, when this returns."""
-        write(self.folder, seed)
+        adapters.write(self.folder, "vllm", "llama", seed)
         generate(self._llm, prompt("reads the adapter", 20), new_tokens=1, lora_request=self.request(load_inplace=True))
         content = scheduler(self._llm).connector._scheduler._adapters._now[self._number]
         content.digest.result(SECONDS)
@@ -115,7 +88,7 @@ def replaced_in_place(llm, a, same, old):
 def main():
     with Store() as store, tempfile.TemporaryDirectory() as folder:
         llm = ve.llm("llama", num_gpu_blocks_override=24, kv_transfer_config=switch(store),
-                     enable_lora=True, max_loras=3, max_lora_rank=RANK)
+                     enable_lora=True, max_loras=3, max_lora_rank=adapters.RANK)
         a, b, same = (Adapter(llm, Path(folder), name, seed, seed) for seed, name in enumerate(("a", "b", "c"), 1))
         replaced_in_place(llm, a, same, each_has_its_own(llm, a, b))
         check(counted(llm, "errors") == 0, "nothing failed")
