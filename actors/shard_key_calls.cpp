@@ -387,6 +387,9 @@ void ShardKeyState::end_admin(OpenAdmin& open) {
   auto& impl = open.operation->impl();
   if (!impl.claim()) return;
   impl.error = error_of(open.error);
+  // A kvonced and an embedded store keep pages in memory.
+  if (open.error == Reason::level_unavailable)
+    impl.error.text += ": the store keeps nothing at level " + std::string(to_string(open.level)) + "; it has memory only";
   impl.count = open.count;
   impl.finish();
 }

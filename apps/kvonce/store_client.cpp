@@ -174,7 +174,7 @@ ShellPool::Loaded ShellPool::load(const PageHash& page, std::uint64_t row, Clock
 std::string pool_name_error(const std::string& name) {
   constexpr std::size_t kMost = 255 - kGroupPrefix.size();
   if (!name.empty() && name.size() <= kMost) return {};
-  return "the name is " + std::to_string(name.size()) + " bytes long: must be 1 to " + std::to_string(kMost) + " bytes";
+  return (name.empty() ? "is empty" : "the name is " + std::to_string(name.size()) + " bytes long") + std::string(": must be 1 to ") + std::to_string(kMost) + " bytes";
 }
 
 const KnownPool* find_shell_pool(const std::vector<KnownPool>& pools, const std::string& name) {

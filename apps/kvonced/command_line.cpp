@@ -58,7 +58,7 @@ void add_options(CLI::App& app, Texts& texts, CommandLine& line, bool all) {
   app.add_flag("--detach", line.detach, "Go on in the background, in a session of its own");
   app.add_option("--ready-fd", texts.ready_fd, "Descriptor that is told when the store is ready")->option_text("N")->group(rest);
   app.add_option("--start-lock-fd", texts.start_lock_fd, "Descriptor that is closed then")->option_text("N")->group(rest);
-  app.add_option("--parent", texts.parent, "Process: when it ends, so does the store, and its socket's folder is removed")
+  app.add_option("--parent", texts.parent, "Process: when it ends, so does the store, and its socket's folder goes if it has nothing else")
       ->option_text("PID")
       ->group(rest);
   app.add_flag("--help-all", texts.help_all, "All options");

@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <kvonce/runtime.hpp>
@@ -122,16 +123,22 @@ class Daemon {
     return left ? kExitIncomplete : 0;
   }
 
-  /// Of the socket, as whoever made it for this store alone would: its files, then itself. Nothing below it is gone into.
+  /// Of the socket, as whoever made it for this store alone would: with what is the store's own in it, and only when that is all.
   void remove_folder() const {
     namespace fs = std::filesystem;
     const fs::path folder = fs::path(settings_.socket).parent_path();
+    std::vector<fs::path> own{settings_.socket, settings_.socket + ".lock"};
+    const fs::path arena = settings_.runtime.arena_file;
+    if (!arena.empty() && arena.parent_path() == folder)
+      for (const char* const ending : {"", ".lock", ".new", ".snapshot", ".snapshot.new"}) own.push_back(arena.string() + ending);
     std::error_code code;
-    std::vector<fs::path> files;
-    for (fs::directory_iterator entry(folder, code), end; !code && entry != end; entry.increment(code))
-      if (!entry->is_directory(code)) files.push_back(entry->path());
-    for (const fs::path& file : files) fs::remove(file, code);
-    fs::remove(folder, code);
+    struct stat log {};
+    struct stat found {};
+    if (fstat(STDERR_FILENO, &log) == 0 && S_ISREG(log.st_mode))
+      for (fs::directory_iterator entry(folder, code), end; !code && entry != end; entry.increment(code))
+        if (lstat(entry->path().c_str(), &found) == 0 && found.st_dev == log.st_dev && found.st_ino == log.st_ino) own.push_back(entry->path());
+    for (const fs::path& file : own) unlink(file.c_str());
+    rmdir(folder.c_str());
   }
 
   /// The kernel takes the wish for huge pages without a word, also where it never gives any.

@@ -262,7 +262,6 @@ TEST_CASE("a store ends with its parent, also one that was gone before it began,
     CAPTURE(before);
     const std::string own = folder / "own";
     fs::create_directories(own);
-    write_file(own + "/log", "what was said");
     Process parent("/bin/sleep", {"1000"});
     const std::string pid = std::to_string(parent.pid());
     const auto end_parent = [&] {
@@ -279,6 +278,17 @@ TEST_CASE("a store ends with its parent, also one that was gone before it began,
     CHECK(daemon.err.find("the parent has ended") != std::string::npos);
     CHECK_FALSE(fs::exists(own));
   }
+  // What is not the store's stays, and keeps the folder.
+  fs::create_directories(folder / "own");
+  write_file(folder / "own/mine", "precious");
+  Process other("/bin/sleep", {"1000"});
+  Process beside(KVONCED_PROGRAM, small({"--socket", folder / "own/store", "--parent", std::to_string(other.pid())}));
+  REQUIRE(beside.wait_out(ready_on(folder / "own/store")));
+  other.signal(SIGKILL);
+  CHECK(beside.finish() == 0);
+  CHECK(left_in(folder / "own") == std::vector<std::string>{"mine"});
+  fs::remove_all(folder / "own");
+
   // Ended otherwise, it leaves the folder to whoever made it.
   fs::create_directories(folder / "own");
   Process daemon(KVONCED_PROGRAM, small({"--socket", folder / "own/store", "--parent", std::to_string(getpid())}));

@@ -245,6 +245,9 @@ TEST_CASE("bad loads and lookups say what is wrong with them") {
   CHECK(engine.runtime->remove_pages({44}, {}).error.reason == Reason::unknown_namespace);
   CHECK(says(engine.runtime->remove_key(engine.group, "latent", 9, page_of(1, 0)).error, "shard 9"));
   CHECK(says(engine.runtime->flush(AckLevel::memory, milliseconds(0)).error, "flush: timeout is 0"));
+  const auto disk = *engine.runtime->flush(AckLevel::disk);
+  disk->wait();
+  CHECK(says(disk->error(), "nothing at level disk", "memory only"));
   CHECK(says(r.rank->unregister_pool({6}), "pool handle 6"));
 }
 
