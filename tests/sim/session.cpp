@@ -64,7 +64,7 @@ void Session::on_registered(const Registered& answer) {
   if (lost) return;
   if (answer.error) return refused();
   ns_id_ = answer.ns;
-  if (!hasty_) checkers_.uses(*this, ns_id_);
+  if (!hasty_ && !left_) checkers_.uses(*this, ns_id_);  // asked before it left: closed by now
   group_ = answer.group;
   for (std::uint32_t i = 0; i < pools_.size(); ++i) {
     PoolState& pool = pools_[i];
