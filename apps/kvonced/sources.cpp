@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cctype>
 #include <cstring>
@@ -109,6 +112,25 @@ GivenTexts read_environment(std::vector<std::string>& warnings) {
   return given;
 }
 
+namespace {
+
+/// A share of the memory is another number of bytes each time, and an arena of another size would be a cold start.
+void keep_arena_size(Settled& settled) {
+  constexpr std::uint64_t kUnit = 2ULL << 20;
+  const auto memory = std::find_if(settled.lines.begin(), settled.lines.end(),
+                                   [](const SettledLine& line) { return std::string_view(line.setting->name) == "memory"; });
+  RuntimeConfig& runtime = settled.settings.runtime;
+  struct stat info {};
+  if (!memory->text.ends_with('%') || runtime.arena_file.empty() || lstat(runtime.arena_file.c_str(), &info) != 0) return;
+  const auto bytes = static_cast<std::uint64_t>(info.st_size);
+  if (!S_ISREG(info.st_mode) || info.st_uid != geteuid() || bytes == 0 || bytes % kUnit != 0) return;
+  runtime.arena_bytes = bytes;
+  memory->settled = std::to_string(bytes);
+  memory->note = "what the arena-file has; for a share of what is available now, remove it";
+}
+
+}  // namespace
+
 Settled settle(const Sources& sources) {
   Settled settled;
   settled.settings.runtime.engine_id = "kvonced";
@@ -125,6 +147,7 @@ Settled settle(const Sources& sources) {
     settled.lines.push_back(std::move(line));
   }
   if (!settled.errors.empty()) return settled;
+  keep_arena_size(settled);
   const RuntimeConfig& runtime = settled.settings.runtime;
   if (runtime.capacity_bytes > runtime.arena_bytes) {
     settled.errors.push_back(user_name(settled.lines, "capacity") + ": " + protocol::format_bytes(runtime.capacity_bytes) +

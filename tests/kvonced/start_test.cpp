@@ -246,6 +246,28 @@ TEST_CASE("an arena file whose lock was removed by hand lets no second store in"
   CHECK(warm.finish() == 0);
 }
 
+TEST_CASE("a share of the memory keeps an arena-file's size: another number of bytes would be a cold start") {
+  const RunFolder folder;
+  const SharedMemoryFolder memory;
+  if (!memory.there()) return;
+  const auto start = [&](const std::string& size) {
+    return Process(KVONCED_PROGRAM, {"--memory", size, "--populate", "no", "--arena-file", memory / "arena"});
+  };
+  for (const char* const size : {"1%", "2%", "0.5%"}) {
+    CAPTURE(size);
+    Process store = start(size);
+    CHECK(store.wait_out(std::string(size) == "1%" ? "cold start" : "warm start: 0 objects are back"));
+    store.signal(SIGTERM);
+    CHECK(store.finish() == 0);
+  }
+  // A size is meant as it is given.
+  Process other = start("66MiB");
+  CHECK(other.wait_out("cold start: the arena's file"));
+  other.signal(SIGTERM);
+  CHECK(other.finish() == 0);
+  CHECK(has(run(KVONCED_PROGRAM, {"--memory", "25%", "--arena-file", memory / "arena", "--dump-config"}).out, "69206016"));
+}
+
 TEST_CASE("a start that is refused leaves the last life's pages as they are") {
   const RunFolder folder;
   const SharedMemoryFolder memory;
