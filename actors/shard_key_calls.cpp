@@ -208,8 +208,8 @@ protocol::LookupSearch ShardKeyState::search_of(const runtime::GroupRecord& grou
 void ShardKeyState::on_lookup_answer(const LookupAnswer& answer) {
   const auto at = lookups_.find(answer.token);
   if (at == lookups_.end()) {
-    // Nobody waits any more: what it leased would only take space.
-    if (answer.lease)
+    // Nobody waits any more: what it leased would only take space. Unless other ranks have it as well.
+    if (answer.lease && !answer.kept)
       compat::tell(self_, stores_[protocol::ShardKeyCore::home_of(answer.lease) % stores_.size()],
                    messages::From{setup_->client, 0}, protocol::LeaseCall{answer.lease, setup_->engine, 0});
     return;
@@ -245,7 +245,7 @@ void ShardKeyState::on_lookup_answer(const LookupAnswer& answer) {
 void ShardKeyState::end_lookup(OpenLookup& open, const LookupAnswer& answer) {
   auto& impl = open.operation->impl();
   if (!impl.claim()) {
-    if (answer.lease)
+    if (answer.lease && !answer.kept)
       compat::tell(self_, stores_[protocol::ShardKeyCore::home_of(answer.lease) % stores_.size()],
                    messages::From{setup_->client, 0}, protocol::LeaseCall{answer.lease, setup_->engine, 0});
     return;

@@ -136,11 +136,12 @@ void StoreUse::start(const std::vector<std::string>& settings) {
 std::string absent_store(const std::string& address, const std::string& start) {
   const std::string socket = address.substr(5);
   if (runtime::store_listens(socket)) return {};
+  // Nothing can be told of what may not be entered or connected to; the attempt to connect says why.
+  if (access(socket.c_str(), R_OK | W_OK) != 0 && errno == EACCES) return {};
   if (const auto holder = runtime::store_holder(socket); holder.held) {
     return "the store on " + address + " does not listen" + (holder.pid == 0 ? "" : ": process " + std::to_string(holder.pid)) +
            " is starting or ending it; try again";
   }
-  if (access(socket.c_str(), F_OK) == 0 && access(socket.c_str(), R_OK | W_OK) != 0) return {};
   std::error_code code;
   if (const auto status = std::filesystem::status(socket, code); std::filesystem::exists(status) && !std::filesystem::is_socket(status))
     return socket + " is no socket";

@@ -100,6 +100,7 @@ function(kvonce_shared_library)
   set_target_properties(kvonce_shared PROPERTIES OUTPUT_NAME kvonce LINK_DEPENDS "${_map}" VERSION ${PROJECT_VERSION}
                                                  SOVERSION ${PROJECT_VERSION_MAJOR})
   target_include_directories(kvonce_shared PUBLIC "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>")
+  target_compile_features(kvonce_shared INTERFACE cxx_std_20)  # of the C++ headers
   target_link_libraries(kvonce_shared PRIVATE kvonce_options kvonce_caf kvonce_xxhash Threads::Threads ${CMAKE_DL_LIBS})
   target_link_options(kvonce_shared PRIVATE "-Wl,--version-script=${_map}" "-Wl,--as-needed")
   if(NOT KVONCE_SANITIZE)

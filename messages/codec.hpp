@@ -77,7 +77,7 @@ KVONCE_FIELDS(protocol::LookupAsk, x.token, x.engine, x.group, x.has_request, x.
               x.lease_time, x.pages_asked, x.pages)
 KVONCE_FIELDS(protocol::LookupAnswer, x.token, x.error, x.restorable_pages, x.resident_pages, x.every_stop, x.stops,
               x.leased_stops, x.lease, x.lease_left, x.first_missing, x.reason, x.missing_pool, x.missing_shard,
-              x.retry_after_ms, x.optional_missing, x.redirect, x.repeated, x.search_again)
+              x.retry_after_ms, x.optional_missing, x.redirect, x.repeated, x.kept, x.search_again)
 KVONCE_FIELDS(protocol::PartLookupAsk, x.token, x.home, x.engine, x.group, x.lease, x.positions, x.pages)
 KVONCE_FIELDS(protocol::PartPage, x.position, x.full_pools, x.reason, x.missing_pool, x.missing_shard, x.checkpoint_in_flight)
 KVONCE_FIELDS(protocol::PartGap, x.position, x.pool, x.missing_shards, x.first_missing)

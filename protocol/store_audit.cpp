@@ -149,7 +149,7 @@ std::string StoreCore::Impl::audit() const {
     for (const Lane& lane : sender.lanes) of_lanes += lane.open_bytes;
     if (of_lanes != sender.open_bytes) return differ("a sender's bytes of open grants", sender.open_bytes, of_lanes);
   }
-  std::uint64_t leased = 0, lease_count = 0;
+  std::uint64_t leased = 0, lease_count = 0, lease_pages = 0;
   std::map<EngineAndGroup, std::vector<std::pair<LeaseBook::NodeId, std::vector<std::uint32_t>>>> in_books;
   for (const auto& [id, lease] : leases) {
     if (lease.end == LeaseBook::kNoNode)
@@ -157,18 +157,21 @@ std::string StoreCore::Impl::audit() const {
     else
       in_books[{lease.engine, lease.group}].emplace_back(lease.end, lease.stops);
     ++lease_count;
+    lease_pages += lease.stop;
   }
   if (in_books.size() != lease_books.size()) return differ("books of leases", lease_books.size(), in_books.size());
   for (const auto& [key, book] : lease_books) {
     if (std::string why = book.audit(in_books[key]); !why.empty()) return why;
     leased += book.bytes();
   }
-  std::uint64_t engines_leased = 0, engines_leases = 0;
+  std::uint64_t engines_leased = 0, engines_leases = 0, engines_pages = 0;
   for (const auto& [id, engine] : engines) {
     engines_leased += engine.leased_bytes;
     engines_leases += engine.leases;
+    engines_pages += engine.lease_pages;
   }
   if (leased != engines_leased) return differ("leased bytes", engines_leased, leased);
+  if (lease_pages != engines_pages) return differ("pages of leases", engines_pages, lease_pages);
   if (lease_count != engines_leases) return differ("leases", engines_leases, lease_count);
   return {};
 }

@@ -71,7 +71,7 @@ struct StoreConfig {
   Duration engine_grace = 2 * kSecond;          // leases outlive the last connection of their engine by this
   std::uint32_t leased_stops = 4;
   std::uint64_t leased_bytes_per_engine = 0;    // 0: a share of what is free (bytes_to_lease). A page counts once per engine and group
-  std::uint32_t max_leases_per_engine = 32768;      // less than the pins that a page can have: others can lease it too
+  std::uint32_t max_leases_per_engine = 0;      // 0: a share of what is free (leases_to_have)
   std::uint32_t max_open_items_per_sender = 1U << 20;  // beyond: rejected(busy)
   Duration incomplete_grace = 30 * kSecond;
   std::uint32_t ghost_entries = 65536;

@@ -97,6 +97,7 @@ struct Engine {
   std::uint32_t clients = 0;
   Time gone_at = kNever;  // when its last connection ended
   std::uint64_t leased_bytes = 0;
+  std::uint64_t lease_pages = 0;  // of its leases, each counted for itself
   std::uint32_t leases = 0;
 };
 
@@ -437,7 +438,9 @@ struct StoreCore::Impl {
   PartGap gap_of(NamespaceId ns, RecordId record, std::uint32_t position, PoolId pool) const;
   void find_stops(const GroupInfo& group, const std::vector<PartPage>& pages, std::span<const PartGap> gaps, LookupAnswer& answer) const;
   void name_gap(const GroupInfo& group, const std::vector<PartPage>& pages, std::span<const PartGap> gaps, LookupAnswer& answer) const;
+  std::uint64_t budget() const;
   std::uint64_t bytes_to_lease(std::uint64_t used) const;
+  std::uint64_t leases_to_have(std::uint32_t used) const;
   void limit_by_budget(const GroupInfo& group, const LookupAsk& ask, LookupAnswer& answer) const;
   std::uint64_t nominal_bytes(const GroupInfo& group, bool checkpoint) const;
   void part_narrow(const PartNarrow& narrow);

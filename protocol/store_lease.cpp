@@ -11,6 +11,14 @@ namespace kvonce::protocol {
 namespace {
 constexpr std::size_t kEndedLeasesKnown = 4096;
 
+/// What has ended before its time is not kept until then.
+template <class Ends, class Name>
+void drop_end(Ends& ends, Time at, const Name& name) {
+  const auto [first, last] = ends.equal_range(at);
+  const auto end = std::find_if(first, last, [&](const auto& entry) { return entry.second == name; });
+  if (end != last) ends.erase(end);
+}
+
 std::uint64_t scramble(std::uint64_t x) {
   x += 0x9e3779b97f4a7c15ULL;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
@@ -140,6 +148,7 @@ Reason StoreCore::Impl::narrow(const LeaseCall& call, StoreActions& out) {
   }
   const GroupInfo* group = catalog.find_group(lease.group);
   narrow_everywhere(call.lease, lease, call.stop, 0, out);
+  engines[lease.engine].lease_pages -= lease.stop - call.stop;
   lease.stop = call.stop;
   recount_lease(lease, *group, call.stop);
   std::erase_if(lease.stops, [&](std::uint32_t stop) { return stop > call.stop; });
@@ -160,7 +169,10 @@ void StoreCore::Impl::end_lease(const LeaseId& id, StoreActions& out) {
     lease.ended = true;
     if (lease.has_request) {
       const auto answer = kept.find(lease.request);
-      if (answer != kept.end() && answer->second.lease == id) kept.erase(answer);
+      if (answer != kept.end() && answer->second.lease == id) {
+        drop_end(kept_ends, answer->second.expires, lease.request);
+        kept.erase(answer);
+      }
     }
     ended_leases.push_back(id);
     ended_set.insert(id);
@@ -177,6 +189,8 @@ void StoreCore::Impl::drop_lease(const LeaseId& id, StoreActions& out) {
   Engine& engine = engines[found->second.engine];
   uncount_lease(found->second);
   if (engine.leases > 0) --engine.leases;
+  engine.lease_pages -= std::min<std::uint64_t>(engine.lease_pages, found->second.stop);
+  drop_end(lease_ends, found->second.expires, id);
   narrow_everywhere(id, found->second, 0, 0, out);
   leases.erase(found);
 }

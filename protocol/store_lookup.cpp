@@ -13,6 +13,17 @@ namespace kvonce::protocol {
 namespace {
 constexpr std::size_t kPrefetchAhead = 8;
 
+// Of all engines. Each may pin the same page, which can have 65,535 pins.
+constexpr std::uint64_t kLeasesMax = 49152;
+// Of an engine's leases together, those of one page each counted, for each page that the index can have: a lease costs memory too.
+constexpr std::uint64_t kLeasePagesPerRecord = 4;
+
+/// Nobody gets more than twice what all together leave free of `limit`: whatever some hold, a further one finds something.
+std::uint64_t fair_rest(std::uint64_t limit, std::uint64_t total, std::uint64_t used) {
+  const std::uint64_t most = 2 * (limit - std::min(total, limit));
+  return (most - std::min(used, most)) / 3;
+}
+
 std::size_t asked_pages(const LookupAsk& ask) { return std::max<std::size_t>(ask.pages.size(), ask.pages_asked); }
 }
 
@@ -42,6 +53,8 @@ void StoreCore::Impl::lookup(std::uint64_t asker, const LookupAsk& ask, Time now
     for (auto& [id, pending] : pending_lookups)
       if (pending.ask.has_request && RequestKey{pending.ask.engine, pending.ask.request, pending.ask.digest} == key) {
         pending.askers.push_back({asker, ask.token});
+        // The most patient one's; whoever has less ends by itself.
+        pending.deadline = std::max(pending.deadline, now + ask.time_left);
         return;
       }
   }
@@ -101,6 +114,7 @@ bool StoreCore::Impl::answer_kept(std::uint64_t asker, const LookupAsk& ask, con
   LookupAnswer answer = found->second.answer;
   answer.token = ask.token;
   answer.repeated = true;
+  answer.kept = true;
   if (answer.lease) answer.lease_left = found->second.expires - now;
   out.lookups.push_back({asker, std::move(answer)});
   return true;
@@ -297,21 +311,30 @@ std::uint64_t StoreCore::Impl::nominal_bytes(const GroupInfo& group, bool checkp
   std::uint64_t bytes = 0;
   for (const GroupPool& member : group.pools) {
     const PoolInfo* pool = catalog.find_pool(group.ns, member.pool);
-    if (pool->policy.is_trailing() == checkpoint) bytes += pool->object_bytes * pool->shards.count();
+    // A stop holds as many pages' checkpoints as its pool has to have before it.
+    if (pool->policy.is_trailing() == checkpoint) bytes += pool->object_bytes * pool->shards.count() * std::max<std::uint64_t>(pool->policy.trailing_pages, 1);
   }
+  // Pages that are small for the index use up its records before the memory.
+  if (!checkpoint) bytes = std::max(bytes, budget() / std::max<std::uint32_t>(index.max_records(), 1));
   return bytes;
 }
 
-/// What an engine that has leased `used` may lease more. Nobody may have more than twice what all together leave free of three quarters of the
-/// budget: one engine alone gets half of the budget, n of them 3 / (2 + 4 n) each, and whatever some hold, a further one finds something free.
+std::uint64_t StoreCore::Impl::budget() const { return config.capacity_bytes != 0 ? config.capacity_bytes : config.slots_bytes; }
+
+/// What an engine that has leased `used` bytes may lease more: one engine alone half of the budget, n of them 3 / (2 + 4 n) of it each.
 std::uint64_t StoreCore::Impl::bytes_to_lease(std::uint64_t used) const {
   if (config.leased_bytes_per_engine != 0) return config.leased_bytes_per_engine - std::min(used, config.leased_bytes_per_engine);
-  const std::uint64_t budget = (config.capacity_bytes != 0 ? config.capacity_bytes : config.slots_bytes) * config.partitions;
-  const std::uint64_t limit = budget - budget / 4;
+  const std::uint64_t all = budget() * config.partitions;
   std::uint64_t total = 0;
   for (const auto& [id, engine] : engines) total += engine.leased_bytes;
-  const std::uint64_t most = 2 * (limit - std::min(total, limit));
-  return (most - std::min(used, most)) / 3;
+  return fair_rest(all - all / 4, total, used);
+}
+
+std::uint64_t StoreCore::Impl::leases_to_have(std::uint32_t used) const {
+  if (config.max_leases_per_engine != 0) return config.max_leases_per_engine - std::min(used, config.max_leases_per_engine);
+  std::uint64_t total = 0;
+  for (const auto& [id, engine] : engines) total += engine.leases;
+  return fair_rest(kLeasesMax, total, used);
 }
 
 /// Shortens the answer to what the engine may still lease. A shortage says busy, never "not found".
@@ -320,7 +343,9 @@ void StoreCore::Impl::limit_by_budget(const GroupInfo& group, const LookupAsk& a
   const std::uint64_t left = bytes_to_lease(known == engines.end() ? 0 : known->second.leased_bytes);
   const std::uint64_t page = nominal_bytes(group, false);
   const std::uint64_t checkpoint = nominal_bytes(group, true);
-  const bool too_many = known != engines.end() && known->second.leases >= config.max_leases_per_engine;
+  const bool too_many = leases_to_have(known == engines.end() ? 0 : known->second.leases) == 0;
+  const std::uint64_t entries = index.max_records() * kLeasePagesPerRecord;
+  const std::uint64_t longest = entries - std::min(entries, known == engines.end() ? 0 : known->second.lease_pages);
   // What other leases of the engine hold is counted already.
   const auto book = lease_books.find({ask.engine, ask.group});
   LeaseBook::Counted counted;
@@ -334,10 +359,10 @@ void StoreCore::Impl::limit_by_budget(const GroupInfo& group, const LookupAsk& a
   };
   const std::uint32_t before = answer.restorable_pages;
   if (answer.every_stop) {
-    if (too_many) answer.restorable_pages = 0;
+    answer.restorable_pages = too_many ? 0 : static_cast<std::uint32_t>(std::min<std::uint64_t>(answer.restorable_pages, longest));
     if (page != 0) answer.restorable_pages = static_cast<std::uint32_t>(std::min<std::uint64_t>(answer.restorable_pages, counted.pages + left / page));
   } else {
-    while (!answer.stops.empty() && (too_many || cost(answer.stops) > left)) answer.stops.pop_back();
+    while (!answer.stops.empty() && (too_many || answer.stops.back() > longest || cost(answer.stops) > left)) answer.stops.pop_back();
     answer.restorable_pages = answer.stops.empty() ? 0 : answer.stops.back();
   }
   if (answer.restorable_pages == before) return;
@@ -410,6 +435,7 @@ void StoreCore::Impl::fix_answer(std::uint64_t id, Time now, StoreActions& out) 
       pending.ask.pages.resize(answer.restorable_pages);
       count_lease(lease, group, std::move(pending.ask.pages));
       ++engines[lease.engine].leases;
+      engines[lease.engine].lease_pages += lease.stop;
       keep_until = lease.expires;
       lease.has_request = pending.ask.has_request;
       lease.request = key;
@@ -421,6 +447,7 @@ void StoreCore::Impl::fix_answer(std::uint64_t id, Time now, StoreActions& out) 
       kept_ends.emplace(keep_until, key);
     }
   }
+  answer.kept = pending.ask.has_request;
   for (const auto& [asker, token] : pending.askers) {
     answer.token = token;
     out.lookups.push_back({asker, answer});

@@ -124,6 +124,7 @@ std::string StoreCore::Impl::restore_leases(const SnapshotContents& from, Time n
     lease_ends.emplace(lease.ended ? std::min(next, lease.expires) : lease.expires, id);
     Engine& engine = engines[lease.engine];
     ++engine.leases;
+    engine.lease_pages += lease.stop;
     engine.gone_at = now;  // until a process of it comes back
     leases.emplace(id, std::move(lease));
   }

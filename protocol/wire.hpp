@@ -235,6 +235,7 @@ struct LookupAnswer {
   std::uint64_t optional_missing = 0;
   bool redirect = false;              // a pool of the group has been demoted: describe the group again
   bool repeated = false;              // answered from what was kept for this request
+  bool kept = false;                  // of a request id: other ranks have this answer too, or will; its lease is not one asker's to release
   bool search_again = false;          // all the pages that were sent are there by now: ask again with all of them. Nothing is leased
 };
 

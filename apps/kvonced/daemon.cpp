@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -86,15 +87,13 @@ class Daemon {
         signals_(end_time(), kOneWish, [] { runtime::start_interrupted().store(true); }, line.parent) {}
 
   int run() {
-    const int status = run_store();
-    if (signals_.parent_gone()) remove_folder();
-    return status;
+    return run_store();
   }
 
  private:
   int run_store() {
     if (!signals_.ready()) {
-      std::fprintf(stderr, "kvonced: there is no descriptor to be told of signals by: %s\n", signals_.problem().c_str());
+      std::fprintf(stderr, "kvonced: %s\n", signals_.problem().c_str());
       return 2;
     }
     auto starting = start_lock();
@@ -102,6 +101,7 @@ class Daemon {
     if (!started && signals_.end_signal() != 0) {
       say(Level::info, std::string(signal_name()) + ": ended before the store was ready");
       if (line_.ready_fd >= 0) tell(line_.ready_fd, runtime::kToldToEnd);
+      if (signals_.parent_gone()) remove_folder();
       return 0;
     }
     if (!started) {
@@ -120,25 +120,37 @@ class Daemon {
     runtime.stop(kStopTime);
     started.value.reset();
     say(Level::info, "ended");
+    if (signals_.parent_gone()) remove_folder();
     return left ? kExitIncomplete : 0;
   }
 
-  /// Of the socket, as whoever made it for this store alone would: with what is the store's own in it, and only when that is all.
+  /// Of the socket, as whoever made it for this store alone would: when nothing but this store's log and arena is in it. The socket and
+  /// its lock have gone in order, or are another store's.
   void remove_folder() const {
     namespace fs = std::filesystem;
     const fs::path folder = fs::path(settings_.socket).parent_path();
-    std::vector<fs::path> own{settings_.socket, settings_.socket + ".lock"};
-    const fs::path arena = settings_.runtime.arena_file;
-    if (!arena.empty() && arena.parent_path() == folder)
-      for (const char* const ending : {"", ".lock", ".new", ".snapshot", ".snapshot.new"}) own.push_back(arena.string() + ending);
+    if (const fs::path arena = settings_.runtime.arena_file; !arena.empty() && arena.parent_path() == folder) remove_arena(arena.string());
     std::error_code code;
     struct stat log {};
     struct stat found {};
+    std::vector<fs::path> own;
     if (fstat(STDERR_FILENO, &log) == 0 && S_ISREG(log.st_mode))
       for (fs::directory_iterator entry(folder, code), end; !code && entry != end; entry.increment(code))
         if (lstat(entry->path().c_str(), &found) == 0 && found.st_dev == log.st_dev && found.st_ino == log.st_ino) own.push_back(entry->path());
     for (const fs::path& file : own) unlink(file.c_str());
     rmdir(folder.c_str());
+  }
+
+  /// Not where another store has taken it.
+  static void remove_arena(const std::string& arena) {
+    const std::string name = arena + ".lock";
+    const int lock = open(name.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    if (lock < 0) return;
+    struct stat locked {};
+    struct stat named {};
+    if (flock(lock, LOCK_EX | LOCK_NB) == 0 && fstat(lock, &locked) == 0 && lstat(name.c_str(), &named) == 0 && locked.st_ino == named.st_ino)
+      for (const char* const ending : {"", ".new", ".snapshot", ".snapshot.new", ".lock"}) unlink((arena + ending).c_str());
+    close(lock);
   }
 
   /// The kernel takes the wish for huge pages without a word, also where it never gives any.

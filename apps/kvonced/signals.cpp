@@ -55,10 +55,13 @@ Signals::Signals(std::chrono::milliseconds end_time, std::chrono::milliseconds o
   signals_ = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
   to_main_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   to_watch_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  if (signals_ < 0 || to_main_ < 0 || to_watch_ < 0) problem_ = std::generic_category().message(errno);
+  if (signals_ < 0 || to_main_ < 0 || to_watch_ < 0) problem_ = "there is no descriptor to be told of signals by: " + std::generic_category().message(errno);
   if (parent != 0) {
     parent_ = static_cast<int>(syscall(SYS_pidfd_open, parent, 0U));
-    parent_gone_.store(parent_ < 0 && errno == ESRCH);  // a kernel that cannot tell is no reason not to start
+    parent_gone_.store(parent_ < 0 && errno == ESRCH);
+    // A kernel that cannot tell of any is no reason not to start.
+    if (parent_ < 0 && errno != ESRCH && errno != ENOSYS)
+      problem_ = "--parent " + std::to_string(parent) + " cannot be watched: " + std::generic_category().message(errno) + "; it has to be a process";
   }
   if (ready()) thread_ = std::thread([this] { watch(); });
 }

@@ -3,6 +3,10 @@
 // The words that callers of kvonce speak: page hashes, shards, verdicts, reasons, levels, leases.
 #pragma once
 
+#if __cplusplus < 202002L
+#error "the C++ headers of kvonce need C++20 (-std=c++20, CMAKE_CXX_STANDARD 20); C and older C++ have kvonce/kvonce.h"
+#endif
+
 #include <array>
 #include <compare>
 #include <cstddef>

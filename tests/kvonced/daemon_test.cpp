@@ -289,6 +289,17 @@ TEST_CASE("a store ends with its parent, also one that was gone before it began,
   CHECK(left_in(folder / "own") == std::vector<std::string>{"mine"});
   fs::remove_all(folder / "own");
 
+  // Another store's socket and arena are not its own, whether its parent is there or not.
+  fs::create_directories(folder / "own");
+  Process living(KVONCED_PROGRAM, small({"--socket", folder / "own/store"}));
+  REQUIRE(living.wait_out(ready_on(folder / "own/store")));
+  Process late(KVONCED_PROGRAM, small({"--socket", folder / "own/store", "--parent", std::to_string(other.pid())}));
+  late.finish();
+  CHECK(left_in(folder / "own").size() == 2);  // the socket and its lock
+  living.signal(SIGTERM);
+  CHECK(living.finish() == 0);
+  fs::remove_all(folder / "own");
+
   // Ended otherwise, it leaves the folder to whoever made it.
   fs::create_directories(folder / "own");
   Process daemon(KVONCED_PROGRAM, small({"--socket", folder / "own/store", "--parent", std::to_string(getpid())}));

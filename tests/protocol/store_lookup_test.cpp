@@ -281,6 +281,42 @@ TEST_CASE_FIXTURE(Hybrid, "engines that lease all they can leave a quarter of th
   }
 }
 
+TEST_CASE_FIXTURE(Hybrid, "an answer that belongs to a request says so: its lease is not one rank's to release") {
+  begin();
+  store_pages(0, 10);
+  checkpoint(9);
+  CHECK_FALSE(lookup(both, 0, 10).kept);
+  const LookupAnswer first = lookup(both, 0, 10, "r");
+  CHECK(first.kept);
+  const LookupAnswer second = lookup(both, 0, 10, "r");
+  CHECK(second.kept);
+  CHECK(second.repeated);
+  CHECK(second.lease == first.lease);
+}
+
+TEST_CASE_FIXTURE(Hybrid, "leases of few bytes are bounded by what they cost the store: pages, and their own memory") {
+  config.index = IndexLimits{256, 4096, 256};
+  begin();
+  const PoolId small = pool("small", 1, 64);
+  const GroupId tiny = group("tiny", {{"small", {1, 1, 1}, {2, 1, 1}, HitPolicy::every_page(), false}});
+  const SenderId c = rank(7, {{small, 0}});
+  put(batch(c, small, 0, 0, 200));
+  land_all();
+  // 200 of 256 pages are more than half of the index, however small they are.
+  const LookupAnswer most = lookup(tiny, 0, 200);
+  CHECK(most.restorable_pages == 128);
+  CHECK(most.reason == Reason::busy);
+  std::uint64_t pages = most.restorable_pages;
+  for (LookupAnswer answer; answer.reason != Reason::busy || answer.restorable_pages != 0; pages += answer.restorable_pages) {
+    REQUIRE(pages < 1 << 20);
+    answer = lookup(tiny, 0, 100);
+  }
+  CHECK(pages == 4 * 256);
+  CHECK(store->stats().leased_bytes_now <= store->stats().capacity_bytes / 2);
+  // Another engine is not kept from the same pages.
+  CHECK(lookup(tiny, 0, 100, nullptr, 2).restorable_pages > 0);
+}
+
 TEST_CASE_FIXTURE(Hybrid, "what many leases of one engine begin with counts once, and as long as one of them holds it") {
   // Ten pages, two checkpoints in two shards each, and four pages more of another chain.
   config.leased_bytes_per_engine = 14 * 4096 + 2 * 16384;

@@ -120,13 +120,18 @@ class Opening(unittest.TestCase):
             self.assertTrue(link.connected)  # too soon: told later, though nobody asks again
             link.counters.add("asked_tokens", 20)
             self.assertEqual(self.reports(link, 2)[1:], [("rank 0", {"asked_tokens": 120})])
+            link.counters.add("asked_tokens", 3)  # after the engine's last step
+            self.assertEqual(self.reports(link, 3)[2:], [("rank 0", {"asked_tokens": 123})])
+            end = time.monotonic() + 30
+            while link._timer is not None and time.monotonic() < end:
+                time.sleep(0.001)
             for _ in range(100):
                 self.assertTrue(link.connected)
             self.assertIsNone(link._timer)  # nothing was counted since
             self.store.restart()
             self.assertTrue(link.connected)
-            told = self.reports(link, 3)[2]  # another life of the store
-            self.assertEqual(told, ("rank 0", {"asked_tokens": 120, "stores_lost": 1}))
+            told = self.reports(link, 4)[3]  # another life of the store
+            self.assertEqual(told, ("rank 0", {"asked_tokens": 123, "stores_lost": 1}))
 
     def test_a_report_is_told_once_a_second_at_most_and_none_after_close(self):
         with mock.patch.object(connection, "_REPORT_SECONDS", 3600):

@@ -110,6 +110,11 @@ class Reading(WithEngine):
         with mock.patch.object(sys, "path", []):
             sys.path_importer_cache.clear()
             self.assertIsNone(interfaces.find("sglang"))
+        # A folder that happens to have the name is no engine.
+        with tempfile.TemporaryDirectory() as folder, mock.patch.object(sys, "path", [folder]):
+            os.mkdir(os.path.join(folder, "sglang"))
+            sys.path_importer_cache.clear()
+            self.assertIsNone(interfaces.find("sglang"))
 
 
 class Moving(WithEngine):

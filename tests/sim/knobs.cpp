@@ -101,7 +101,7 @@ Knobs make_knobs(Random& random, Random names) {
   s.engine_grace = random.between(20, 200) * kMillisecond;
   s.leased_stops = static_cast<std::uint32_t>(random.between(1, 4));
   s.leased_bytes_per_engine = !k.calm && random.chance(300) ? page_bytes * random.between(2, 12) : 0;
-  s.max_leases_per_engine = !k.calm && random.chance(150) ? 3 : 32'768;
+  s.max_leases_per_engine = !k.calm && random.chance(150) ? 3 : 0;
   s.max_open_items_per_sender = !k.calm && random.chance(150) ? 24 : 1U << 20U;
   s.incomplete_grace = random.between(50, 1000) * kMillisecond;
   s.ghost_entries = random.pick<std::uint32_t>({64, 65'536, 65'536});

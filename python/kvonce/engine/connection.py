@@ -155,27 +155,33 @@ class Connection:
             pause = min(pause * 2, _PAUSE_SECONDS[1])
 
     def _report_soon(self, runtime: Any) -> None:
-        # Asked in every step: told at once when the last time was long ago, else a second after it, so that the store also
-        # hears of what was counted last before the engine became idle. Nothing runs while nothing is counted.
+        # Asked in every step: told at once when the last time was long ago, else a second after it. And looked at once more a
+        # second later: what the engine's last step counted after it had asked is told too, though no further step comes.
+        # Nothing runs while nothing is counted.
         with self._lock:
             if self._timer is not None or self._stop.is_set():
                 return
             wait = self._report_at - time.monotonic()
+            self._look_again(wait if wait > 0 else _REPORT_SECONDS)
             if wait > 0:
-                self._timer = threading.Timer(wait, self._report_late)
-                self._timer.daemon = True
-                self._timer.start()
                 return
             self._report_at = time.monotonic() + _REPORT_SECONDS
         self._report(runtime)
 
+    def _look_again(self, wait: float) -> None:
+        self._timer = threading.Timer(wait, self._report_late)
+        self._timer.daemon = True
+        self._timer.start()
+
     def _report_late(self) -> None:
         with self._lock:
             self._timer = None
-            self._report_at = time.monotonic() + _REPORT_SECONDS
             runtime = self._runtime
-        if runtime is not None and not self._stop.is_set():
-            self._report(runtime)
+            if runtime is None or self._stop.is_set() or self._reported == (runtime.incarnation, self.counters.changes):
+                return
+            self._report_at = time.monotonic() + _REPORT_SECONDS
+            self._look_again(_REPORT_SECONDS)
+        self._report(runtime)
 
     def _report(self, runtime: Any) -> None:
         rank = self.counters.rank

@@ -114,7 +114,8 @@ def find(engine: str) -> Found | None:
         spec = importlib.util.find_spec(engine)
     except (ImportError, ValueError):
         return None
-    if spec is None or not spec.submodule_search_locations:
+    # A folder of that name on the path (a checkout, say) is no package: it has no __init__.
+    if spec is None or spec.origin is None or not spec.submodule_search_locations:
         return None
     version = "unknown"
     for name in DISTRIBUTIONS[engine]:
