@@ -177,7 +177,11 @@ class Connection:
         with self._lock:
             self._timer = None
             runtime = self._runtime
-            if runtime is None or self._stop.is_set() or self._reported == (runtime.incarnation, self.counters.changes):
+        # Not under the lock: while the interpreter ends, a thread that calls the runtime stays there.
+        if runtime is None or self._stop.is_set() or self._reported == (runtime.incarnation, self.counters.changes):
+            return
+        with self._lock:
+            if self._timer is not None or self._stop.is_set():
                 return
             self._report_at = time.monotonic() + _REPORT_SECONDS
             self._look_again(_REPORT_SECONDS)
