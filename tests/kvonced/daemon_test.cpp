@@ -209,18 +209,18 @@ TEST_CASE("the socket of a killed daemon is taken over") {
 
 TEST_CASE("an arena file has one store, gives its pages back after an orderly end, and says why not after another one") {
   const RunFolder folder;
-  std::string memory = "/dev/shm/kvonced-test-XXXXXX";
-  if (mkdtemp(memory.data()) == nullptr) {
+  const SharedMemoryFolder memory;
+  if (!memory.there()) {
     MESSAGE("no tmpfs at /dev/shm: not tested");
     return;
   }
-  const std::vector<std::string> arguments = small({"--arena-file", memory + "/arena"});
+  const std::vector<std::string> arguments = small({"--arena-file", memory / "arena"});
   {
     Process first(KVONCED_PROGRAM, arguments);
     CHECK(first.wait_out("cold start: "));
-    const Ended second = run(KVONCED_PROGRAM, small({"--arena-file", memory + "/arena", "--socket", folder / "other.sock"}));
+    const Ended second = run(KVONCED_PROGRAM, small({"--arena-file", memory / "arena", "--socket", folder / "other.sock"}));
     CHECK(second.status == 2);
-    CHECK(second.err.find(memory + "/arena") != std::string::npos);
+    CHECK(second.err.find(memory / "arena") != std::string::npos);
     CHECK(second.err.find(std::to_string(first.pid())) != std::string::npos);
     first.signal(SIGTERM);
     CHECK(first.finish() == 0);
@@ -235,25 +235,23 @@ TEST_CASE("an arena file has one store, gives its pages back after an orderly en
   CHECK(cold.wait_out("not stopped cleanly\n"));
   cold.signal(SIGTERM);
   CHECK(cold.finish() == 0);
-  fs::remove_all(memory);
 }
 
 TEST_CASE("a store that cannot write its snapshot says so, and by its status") {
   const RunFolder folder;
-  std::string memory = "/dev/shm/kvonced-test-XXXXXX";
-  if (mkdtemp(memory.data()) == nullptr) {
+  const SharedMemoryFolder memory;
+  if (!memory.there()) {
     MESSAGE("no tmpfs at /dev/shm: not tested");
     return;
   }
   // With the log at its quietest.
-  Process daemon(KVONCED_PROGRAM, small({"--arena-file", memory + "/arena", "--log-level", "error"}));
+  Process daemon(KVONCED_PROGRAM, small({"--arena-file", memory / "arena", "--log-level", "error"}));
   REQUIRE(daemon.wait_out("cold start: "));
-  fs::create_directories(memory + "/arena.snapshot.new/in the way");
+  fs::create_directories(memory / "arena.snapshot.new/in the way");
   daemon.signal(SIGTERM);
   CHECK(daemon.finish() == 1);
   CHECK_MESSAGE(daemon.err.find("arena.snapshot") != std::string::npos, daemon.err);
   CHECK(daemon.err.find("the next life will start cold") != std::string::npos);
-  fs::remove_all(memory);
 }
 
 TEST_CASE("a store ends with its parent, also one that was gone before it began, and its folder goes with it") {

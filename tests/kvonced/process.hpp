@@ -4,6 +4,8 @@
 #pragma once
 
 #include <chrono>
+#include <cstdlib>
+#include <filesystem>
 #include <functional>
 #include <string>
 #include <utility>
@@ -68,6 +70,26 @@ struct Ended {
   std::string err;
 };
 Ended run(const std::string& program, const std::vector<std::string>& arguments, const Environment& environment = {});
+
+/// A folder on tmpfs; empty: there is none.
+class SharedMemoryFolder {
+ public:
+  SharedMemoryFolder() {
+    std::string name = "/dev/shm/kvonced-test-XXXXXX";
+    if (mkdtemp(name.data()) != nullptr) path_ = name;
+  }
+  ~SharedMemoryFolder() {
+    std::error_code code;
+    if (!path_.empty()) std::filesystem::remove_all(path_, code);
+  }
+  SharedMemoryFolder(const SharedMemoryFolder&) = delete;
+  SharedMemoryFolder& operator=(const SharedMemoryFolder&) = delete;
+  bool there() const { return !path_.empty(); }
+  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
+
+ private:
+  std::string path_;
+};
 
 /// A kvonced with little memory that is not populated.
 std::vector<std::string> small(std::vector<std::string> more = {});

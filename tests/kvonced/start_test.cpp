@@ -24,26 +24,6 @@ Ended limited(const std::string& limit, const std::string& more = {}) {
   return run("/bin/sh", {"-c", "ulimit -c 0; ulimit " + limit + "; exec " + KVONCED_PROGRAM + " --memory 64MiB " + more});
 }
 
-/// A folder on tmpfs; empty: there is none.
-class SharedMemoryFolder {
- public:
-  SharedMemoryFolder() {
-    std::string name = "/dev/shm/kvonced-test-XXXXXX";
-    if (mkdtemp(name.data()) != nullptr) path_ = name;
-  }
-  ~SharedMemoryFolder() {
-    std::error_code code;
-    if (!path_.empty()) fs::remove_all(path_, code);
-  }
-  SharedMemoryFolder(const SharedMemoryFolder&) = delete;
-  SharedMemoryFolder& operator=(const SharedMemoryFolder&) = delete;
-  bool there() const { return !path_.empty(); }
-  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-
- private:
-  std::string path_;
-};
-
 }  // namespace
 
 TEST_CASE("a second daemon is refused before it asks for memory or touches the arena file that it names") {

@@ -45,6 +45,23 @@ TEST_CASE("a lease that one process has taken is used by another of its engine, 
   }
 }
 
+TEST_CASE("a rank that gives up its lookup leaves the lease of the request to the other ranks") {
+  const Folder folder;
+  Daemon daemon(folder);
+  Rank impatient(folder, "engine=one", "of=2 rank=0");
+  Rank patient(folder, "engine=one", "of=2 rank=1");
+  CHECK(patient.ask("put count=16 chain=1")["stored"] == 16);
+  daemon.stop();
+  patient.tell("lookup count=16 chain=1 request=r");
+  CHECK(impatient.ask("lookup count=16 chain=1 request=r timeout=50").error == "deadline");
+  daemon.go_on();
+  const Answer found = patient.hear();
+  REQUIRE(found["pages"] == 16);
+  // Behind the answer that nobody waits for, and behind what its process has to say of it.
+  for (int i = 0; i < 3; ++i) CHECK(impatient.ask("stats")["leases"] == 1);
+  CHECK(patient.ask("load count=16 chain=1 lease=" + found.fields.at("lease"))["good"] == 16);
+}
+
 TEST_CASE("a process that is killed in the middle of a load pins nothing any more") {
   for (const std::string partitions : {"1", "4"}) {
     CAPTURE(partitions);
