@@ -49,13 +49,7 @@ struct Searched : StoreFixture {
     ask.time_left = kSecond;
     ask.pages_asked = static_cast<std::uint32_t>(pages.size());
     ask.pages.assign(pages.begin(), pages.begin() + static_cast<std::ptrdiff_t>(sent));
-    actions.lookups.clear();
-    store->lookup(1, ask, now, actions);
-    REQUIRE(actions.lookups.size() == 1);
-    const LookupAnswer answer = actions.lookups.front().second;
-    actions.lookups.clear();
-    collect();
-    return answer;
+    return answer_of(ask);
   }
 };
 

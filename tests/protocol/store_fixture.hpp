@@ -189,6 +189,9 @@ struct StoreFixture {
       ask.request = text_digest(request);
       ask.digest = lookup_digest(group, ask.pages);
     }
+    return answer_of(ask);
+  }
+  LookupAnswer answer_of(const LookupAsk& ask) {
     actions.lookups.clear();
     store->lookup(1, ask, now, actions);
     REQUIRE(actions.lookups.size() == 1);

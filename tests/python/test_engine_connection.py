@@ -133,6 +133,26 @@ class Opening(unittest.TestCase):
             told = self.reports(link, 4)[3]  # another life of the store
             self.assertEqual(told, ("rank 0", {"asked_tokens": 123, "stores_lost": 1}))
 
+    def test_the_runtime_is_not_asked_under_the_lock(self):
+        # While the interpreter ends a thread that asks it stays there, and whoever closes the connection wants the lock.
+        held = []
+        with mock.patch.object(connection, "_REPORT_SECONDS", 0.02):
+            link = self.connect()
+
+            def incarnation(runtime):
+                held.append(link._lock.locked())
+                return 7
+
+            with mock.patch.object(engine_parts.MemoryRuntime, "incarnation", property(incarnation)):
+                link.counters.add("asked_tokens", 100)
+                self.assertTrue(link.connected)
+                link.counters.add("asked_tokens", 20)
+                end = time.monotonic() + 30
+                while link._timer is not None and time.monotonic() < end:
+                    time.sleep(0.001)
+        self.assertGreater(len(held), 2)
+        self.assertNotIn(True, held)
+
     def test_a_report_is_told_once_a_second_at_most_and_none_after_close(self):
         with mock.patch.object(connection, "_REPORT_SECONDS", 3600):
             link = self.connect()
