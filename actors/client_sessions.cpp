@@ -48,7 +48,10 @@ struct ClientSessions::Session {
 };
 
 ClientSessions::ClientSessions(caf::actor_system& system, std::vector<messages::StoreActor> stores, ClientLimits limits)
-    : system_(system), stores_(std::move(stores)), limits_(limits) {}
+    : system_(system),
+      stores_(std::move(stores)),
+      limits_(limits),
+      intake_(std::make_shared<Intake>(stores_.size(), IntakeLimits{})) {}
 
 ClientSessions::~ClientSessions() = default;
 
@@ -133,7 +136,9 @@ bool ClientSessions::frame(transport::Link& link, std::string_view bytes) {
       break;
   }
   if (head.partition >= stores_.size() || session->said_gone) return false;
-  return take(*session, head, payload);
+  if (!take(*session, head, payload)) return false;
+  if (intake_->count(head.partition, payload.size())) tell(head.partition, intake_->mark(head.partition));
+  return true;
 }
 
 bool ClientSessions::owns(const Session& session, protocol::SenderId sender) const { return session.ranks.contains(sender); }

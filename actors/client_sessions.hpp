@@ -16,6 +16,7 @@
 #include <kvonce/runtime.hpp>
 
 #include "actors/client_proxies.hpp"
+#include "actors/intake.hpp"
 #include "messages/actors.hpp"
 #include "messages/caller_unit.hpp"
 #include "transport/link.hpp"
@@ -39,6 +40,11 @@ class ClientSessions {
   void turn_over();
   void closed(const std::shared_ptr<transport::Link>& link);
   void gone(const std::shared_ptr<transport::Link>& link);
+
+  /// Whether the store has enough to do: then no frames are to be taken, until the intake's wake function is called.
+  bool full() { return intake_->full(); }
+  /// Any thread.
+  const std::shared_ptr<Intake>& intake() const { return intake_; }
 
   /// A store that is ending says so to everybody. Any thread.
   void tell_ending();
@@ -73,6 +79,7 @@ class ClientSessions {
   caf::actor_system& system_;
   const std::vector<messages::StoreActor> stores_;
   const ClientLimits limits_;
+  const std::shared_ptr<Intake> intake_;
   compat::CallerUnit::Lease unit_;  // while a turn is under way
   std::unordered_map<protocol::SenderId, protocol::ClientId> owners_;
 

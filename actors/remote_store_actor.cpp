@@ -54,6 +54,7 @@ messages::StoreActor::behavior_type RemoteStoreActorBody::make_behavior() {
       [](const messages::Siblings&) {},
       [](const messages::StatsAsk&) {},
       [](const messages::WritesAsk&) {},
+      [](const messages::IntakeMark&) {},
       [](const messages::Freeze&) {},
       [](const messages::SnapshotAsk&) {},
       [send](const messages::WantEvents& want) { send(FrameKind::want_events, 0, messages::Wanted{want.on}); },

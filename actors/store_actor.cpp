@@ -344,6 +344,7 @@ messages::StoreActor::behavior_type StoreActorBody::make_behavior() {
       [s, run](const messages::Siblings& siblings) { run([&] { s->on_siblings(siblings); }); },
       [s, run](const messages::StatsAsk& ask) { run([&] { ask.answer(s->core().stats()); }); },
       [s, run](const messages::WritesAsk& ask) { run([&] { ask.answer(s->core().writes_by_client()); }); },
+      [](const messages::IntakeMark&) {},
       [event](const messages::Freeze&) { event([&](StoreCore& core, Time now, StoreActions& out) { core.freeze(now, out); }); },
       [s, run](const messages::SnapshotAsk& ask) { run([&] { s->on_snapshot(ask); }); },
       [s, run](const messages::WantEvents& want) { run([&] { s->core().want_events(want.on); }); },

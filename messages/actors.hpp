@@ -207,6 +207,7 @@ using StoreActor = compat::Interface<
     void(struct Siblings),                // local: the other partitions
     void(StatsAsk),                       // local: counters of this partition
     void(WritesAsk),                      // local: who may be writing to its slots
+    void(IntakeMark),                     // local: how far it has come with what links brought
     void(Freeze),                         // local: no new grants
     void(SnapshotAsk),                    // local: write down what the next life needs, and end
     void(WantEvents),                     // local: stored and evicted events are wanted, or no more
@@ -265,6 +266,7 @@ KVONCE_LOCAL_TYPE(kvonce::messages::CloseProcess)
 KVONCE_LOCAL_TYPE(kvonce::messages::StoreFound)
 KVONCE_LOCAL_TYPE(kvonce::messages::StoresFound)
 KVONCE_LOCAL_TYPE(kvonce::messages::WritesAsk)
+KVONCE_LOCAL_TYPE(kvonce::messages::IntakeMark)
 KVONCE_LOCAL_TYPE(kvonce::messages::Freeze)
 KVONCE_LOCAL_TYPE(kvonce::messages::SnapshotAsk)
 KVONCE_LOCAL_TYPE(kvonce::messages::Siblings)

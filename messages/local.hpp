@@ -200,6 +200,10 @@ struct StatsAsk {
 struct WritesAsk {
   std::function<void(std::vector<protocol::ClientWrites>&&)> answer;
 };
+/// What came over links before it has been handled when the last copy of `token` goes.
+struct IntakeMark {
+  std::shared_ptr<void> token;
+};
 /// No new grants from now on.
 struct Freeze {};
 /// The last thing that a partition does: what its next life needs to know, then it ends.

@@ -56,6 +56,25 @@ Call::~Call() {
 
 Error bad(std::string text) { return {Reason::bad_argument, std::move(text)}; }
 
+bool begin_call(Core& core, Operation::Impl& impl, std::size_t pages) {
+  if (impl.open.begin(core.open_calls, pages)) return true;
+  if (!impl.claim()) return false;
+  constexpr std::uint32_t kRetryMs = 10;
+  if (impl.kind == OperationKind::put) {
+    std::fill(impl.puts.begin(), impl.puts.end(), PutItemResult{Verdict::rejected, Reason::busy, kRetryMs});
+    core.counters->verdicts[static_cast<std::size_t>(Verdict::rejected)].fetch_add(impl.puts.size(), std::memory_order_relaxed);
+  } else if (impl.kind == OperationKind::load) {
+    std::fill(impl.loads.begin(), impl.loads.end(), Reason::busy);
+  } else if (impl.kind == OperationKind::lookup) {
+    impl.lookup.reason = Reason::busy;
+    impl.lookup.retry_after_ms = kRetryMs;
+  } else {
+    impl.error = {Reason::busy, "16,384 calls of this runtime are open, or fewer that name 1,048,576 pages and items: must be at most so many"};
+  }
+  impl.finish();
+  return false;
+}
+
 Error check_timeout(const char* what, std::chrono::milliseconds timeout) {
   if (timeout >= std::chrono::milliseconds(1) && timeout <= kMaxTimeout) return {};
   return bad(std::string(what) + " is " + std::to_string(timeout.count()) + " ms: must be 1 ms to 1 h");

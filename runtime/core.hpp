@@ -98,6 +98,7 @@ struct Core {
   std::uint64_t partition_slots_bytes() const;
 
   CallGate gate;
+  std::shared_ptr<OpenCalls> open_calls = std::make_shared<OpenCalls>();
   std::atomic<std::uint64_t> next_operation{1};
   std::mutex ranks_mutex;
   std::vector<std::weak_ptr<Rank::Impl>> ranks;
@@ -163,6 +164,9 @@ std::shared_ptr<Op> make_operation(Core& core, OperationKind kind, std::chrono::
   if (core.connection) impl->pump = core.pump();
   return std::make_shared<Op>(std::move(impl));
 }
+
+/// Whether the call, of so many pages or items, may be made. If not it has ended: it holds `busy` for all that was asked.
+bool begin_call(Core& core, Operation::Impl& impl, std::size_t pages);
 
 /// exists over one (pool, shard) of all partitions.
 void read_exists(const actors::ArenaView& arena, protocol::NamespaceId ns, protocol::PoolId pool, std::uint32_t shard,

@@ -60,6 +60,7 @@ TimePoint after(std::chrono::nanoseconds time) noexcept {
 bool in_callback() noexcept { return t_callbacks != 0; }
 
 void Operation::Impl::finish() noexcept {
+  open.end();
   {
     const std::lock_guard lock(mutex_);
     done_.store(true, std::memory_order_release);

@@ -13,6 +13,7 @@
 
 #include <kvonce/operation.hpp>
 
+#include "runtime/open_calls.hpp"
 #include "transport/mover.hpp"
 
 namespace kvonce::runtime {
@@ -36,6 +37,8 @@ struct KVONCE_INTERNAL Operation::Impl {
   std::function<void(std::uint32_t)> progress;
   /// A lookup's pages: kept here, so that it can be repeated after a demotion.
   std::vector<PageHash> pages;
+  /// Its part of what the runtime may have open.
+  runtime::OpenCall open;
   /// Whose copies a thread that waits for this operation takes part in, instead of sleeping.
   std::weak_ptr<transport::Mover> mover;
   /// The link to the store of another process, which such a thread reads meanwhile.

@@ -265,6 +265,7 @@ Result<std::shared_ptr<PutOperation>> Rank::put(PutBatch batch, PutOptions optio
     const std::lock_guard lock(impl_->mutex);
     if (impl_->closed) result.error = {Reason::closed, "put: the rank is closed"};
   }
+  if (!result.error && !runtime::begin_call(*impl_->core, impl, order.items.size())) return result;
   if (!result.error)
     impl_->core->host->tell(*impl_->actor, messages::PutCommand{std::move(operation), std::move(order), std::move(options.after)});
   else
@@ -319,6 +320,7 @@ Result<std::shared_ptr<LoadOperation>> Rank::load(LeaseId lease, std::vector<Loa
   }
   if (result.error) return result;
   result.value = operation;
+  if (!runtime::begin_call(*impl_->core, impl, order.items.size())) return result;
   impl_->core->host->tell(*impl_->actor, messages::LoadCommand{std::move(operation), std::move(order), std::move(options.after)});
   return result;
 }

@@ -253,6 +253,7 @@ Result<std::shared_ptr<LookupOperation>> Runtime::lookup(GroupHandle group, std:
     impl.finish();
     return result;
   }
+  if (!runtime::begin_call(core, impl, pages.size())) return result;
   impl.pages = std::move(pages);
   messages::LookupCommand command;
   command.operation = result.value;
@@ -362,6 +363,7 @@ Result<std::shared_ptr<AdminOperation>> remove(runtime::Core& core, protocol::Re
   const Call call(core);
   if ((result.error = call.error)) return result;
   result.value = runtime::make_operation<AdminOperation>(core, OperationKind::remove, kDefaultTimeout, std::move(completion));
+  if (!runtime::begin_call(core, result.value->impl(), ask.pages.size())) return result;
   messages::AdminCommand command;
   command.operation = result.value;
   command.remove = std::move(ask);
@@ -423,6 +425,7 @@ Result<std::shared_ptr<AdminOperation>> Runtime::flush(AckLevel level, std::chro
   const Call call(*impl_->core);
   if ((result.error = call.error)) return result;
   result.value = runtime::make_operation<AdminOperation>(*impl_->core, OperationKind::flush, timeout, std::move(completion));
+  if (!runtime::begin_call(*impl_->core, result.value->impl(), 0)) return result;
   messages::AdminCommand command;
   command.operation = result.value;
   command.is_flush = true;

@@ -91,12 +91,14 @@ Error StoreService::start(std::uint64_t incarnation) {
   };
   callbacks.opened = [sessions](const std::shared_ptr<transport::Link>& link) { sessions->opened(link); };
   callbacks.frame = [sessions](transport::Link& link, std::string_view frame) { return sessions->frame(link, frame); };
+  callbacks.full = [sessions] { return sessions->full(); };
   callbacks.turn_over = [sessions] { sessions->turn_over(); };
   callbacks.closed = [sessions](const std::shared_ptr<transport::Link>& link, transport::LinkEnd) { sessions->closed(link); };
   callbacks.gone = [sessions](const std::shared_ptr<transport::Link>& link) { sessions->gone(link); };
   auto started = transport::LinkServer::start(std::move(config), std::move(callbacks));
   if (!started.server) return started.error;
   server_ = std::move(started.server);
+  sessions->intake()->set_wake([server = server_.get()] { server->wake(); });
   return {};
 }
 
@@ -105,7 +107,9 @@ void StoreService::stop_accepting() {
 }
 
 void StoreService::stop() {
-  if (server_) server_->stop();
+  if (!server_) return;
+  if (core_.host) core_.host->sessions()->intake()->set_wake({});
+  server_->stop();
 }
 
 }  // namespace kvonce::runtime

@@ -123,11 +123,14 @@ class LinkServer::Impl {
     int turns_unpolled = 0;
     TimePoint spin_until{};
     while (!stopping_.load(std::memory_order_acquire)) {
-      if (ready_.empty() || turns_unpolled == 0 || turns_unpolled >= kTurnsBetweenPolls) {
-        poll(ready_.empty() ? timeout_ms() : 0);
+      // Looked at after asked_ was: a wake() since then ends the poll at once.
+      const bool full = callbacks_.full && callbacks_.full();
+      if (full || ready_.empty() || turns_unpolled == 0 || turns_unpolled >= kTurnsBetweenPolls) {
+        poll(full || ready_.empty() ? timeout_ms() : 0);
         turns_unpolled = 0;
       }
-      const bool moved = turn();
+      const bool moved = turn(full);
+      if (full) continue;
       if (moved) {
         ++turns_unpolled;
         if (config_.spin.count() != 0) spin_until = Clock::now() + config_.spin;
@@ -207,11 +210,11 @@ class LinkServer::Impl {
 
   // -- a turn ----------------------------------------------------------------------------------------------------------------
 
-  // Each ready link gets its frames. True when there was anything to do.
-  bool turn() {
+  // Each ready link gets its frames. True when there was anything to do. full: ends are seen to, and frames stay where they are.
+  bool turn(bool full) {
     bool moved = false;
     for (Connection* connection : ready_) {
-      if (!connection->over) moved = serve(*connection) || moved;
+      if (!connection->over) moved = serve(*connection, full) || moved;
     }
     if (std::exchange(any_over_, false)) {
       std::erase_if(ready_, [](const Connection* connection) { return connection->over; });
@@ -228,7 +231,7 @@ class LinkServer::Impl {
   }
 
   // True when frames were taken, or the connection is over.
-  bool serve(Connection& connection) {
+  bool serve(Connection& connection, bool full = false) {
     Link& link = *connection.link;
     if (link.end() == LinkEnd::open) {
       if (!link.flush() && link.end() == LinkEnd::open) {
@@ -242,6 +245,7 @@ class LinkServer::Impl {
       close(connection);
       return true;
     }
+    if (full) return false;
     const int most = static_cast<int>(config_.frames_per_turn);
     const int taken =
         link.receive([this, &link](std::string_view frame) { return !callbacks_.frame || callbacks_.frame(link, frame); }, most);

@@ -35,6 +35,9 @@ struct Result {
 };
 
 inline constexpr std::size_t kMaxBatchItems = 65'536;
+/// Of one runtime, not answered yet; each call counts as at least 64 of the pages and items. A call beyond ends at once as `busy`.
+inline constexpr std::size_t kMaxOpenCalls = 16'384;
+inline constexpr std::size_t kMaxOpenItems = std::size_t{1} << 20U;
 inline constexpr std::chrono::milliseconds kDefaultTimeout{30'000};
 inline constexpr std::chrono::milliseconds kMaxTimeout{3'600'000};
 inline constexpr std::chrono::milliseconds kStopTimeout{5'000};

@@ -70,6 +70,7 @@ TEST_CASE("each of seven ranks has all its calls answered while one asks without
   for (int chain = 1; chain <= 4; ++chain) CHECK(abuser.ask("put count=32 chain=" + std::to_string(chain))["good"] == 32);
   CHECK(abuser.ask("flood lookups=1 chain=1 chains=4").error.empty());
   CHECK(eventually([&] { return abuser.ask("flood count=1")["lookups"] > 2'000; }));
+  const auto resident = daemon.resident_bytes();
   // A lookup is a message: how many of a rank the store answers, and how many of the abuser in the same time. How the one relates
   // to the other is the system's scheduler's to say too; that both go on is the store's.
   constexpr std::uint64_t kOfAbuser = 500;
@@ -90,6 +91,9 @@ TEST_CASE("each of seven ranks has all its calls answered while one asks without
   const auto asked = abuser.ask("flood count=1")["lookups"];
   work(ranks, 16'000, 4, true);
   CHECK(abuser.ask("flood count=1")["lookups"] > asked);
+  // What it asks waits with itself, and no more there than it may have open.
+  CHECK(daemon.resident_bytes() < resident + (32ULL << 20));
+  CHECK(abuser.resident_bytes() < (512ULL << 20));
 }
 
 TEST_CASE("what a broken client of the same user says or scribbles ends its own link and nothing else") {

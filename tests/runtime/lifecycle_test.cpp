@@ -115,6 +115,39 @@ TEST_CASE("ranks that announce the same pages at once share the copying in equal
   for (const TestRank& r : engine.ranks) CHECK(r.rank->moved_bytes() == 4 * r.rows->object_bytes());
 }
 
+TEST_CASE("calls beyond what a runtime may have open are busy at once, and lose nothing") {
+  Engine engine;
+  engine.put(0, 2, 0, 2)->wait();
+  const auto found = engine.lookup(2, 2);
+  PutOptions stuck;
+  stuck.after = Event::make();
+  std::vector<std::shared_ptr<PutOperation>> open;
+  while (open.size() < 16'384) open.push_back(engine.put(0, 1, 0, 1, stuck));
+  CHECK(!open.back()->done());
+  const auto put = engine.put(0, 3, 0, 2);
+  CHECK(put->done());
+  CHECK(all_are(*put, Verdict::rejected));
+  CHECK(put->results()[0].reason == Reason::busy);
+  CHECK(put->results()[1].retry_after_ms > 0);
+  const auto load = engine.load(0, found.lease, 2, 2);
+  CHECK(load->done());
+  CHECK(all_are(*load, Reason::busy));
+  const LookupResult lookup = engine.lookup(2, 2);
+  CHECK(!lookup.error);
+  CHECK(lookup.reason == Reason::busy);
+  CHECK(lookup.restorable_pages == 0);
+  CHECK(lookup.retry_after_ms > 0);
+  CHECK((*engine.runtime->clear())->error().reason == Reason::busy);
+  CHECK((*engine.runtime->flush(AckLevel::memory, milliseconds(1'000)))->error().reason == Reason::busy);
+  stuck.after.signal();
+  for (const auto& one : open) one->wait();
+  CHECK(open.back()->succeeded() == 1);
+  CHECK(engine.lookup(2, 2).restorable_pages == 2);
+  const auto again = engine.put(0, 3, 0, 2);
+  again->wait();
+  CHECK(again->succeeded() == 2);
+}
+
 TEST_CASE("stop ends open operations with reason closed after their last byte") {
   Engine engine;
   engine.put(0, 2, 0, 2)->wait();

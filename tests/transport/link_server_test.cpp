@@ -22,6 +22,38 @@
 namespace kvonce::transport::link_test {
 namespace fs = std::filesystem;
 
+TEST_CASE("while whoever it serves has enough to do, a server takes no frames, lets clients in and out, and goes on when it is woken") {
+  const TempDir dir;
+  std::atomic<bool> full{false};
+  std::atomic<int> said{0};
+  TestServer server{dir.path("s"), [&](LinkServerConfig&, LinkServerCallbacks& callbacks) {
+                      callbacks.full = [&] { return full.load() && ++said > 0; };
+                    }};
+  const Connected first = connect(dir.path("s"), 1);
+  REQUIRE(first.link);
+  CHECK(echoes(*first.link, "before"));
+  full = true;
+  server.server().wake();
+  while (said == 0) std::this_thread::yield();
+  const auto taken = server.seen.get().frames;
+  REQUIRE(first.link->send("held"));
+  // Another comes, says something, and goes: the server has looked at everything by then.
+  {
+    const Connected second = connect(dir.path("s"), 2);
+    REQUIRE(second.link);
+    REQUIRE(server.has_opened(2));
+    REQUIRE(second.link->send("held too"));
+  }
+  const Connected third = connect(dir.path("s"), 3);
+  REQUIRE(third.link);
+  CHECK(server.seen.get().frames == taken);
+  full = false;
+  server.server().wake();
+  CHECK(server.seen.wait_until([taken](const Seen& seen) { return seen.frames >= taken + 2; }));
+  CHECK(server.has_closed(1));
+  CHECK(echoes(*third.link, "after"));
+}
+
 TEST_CASE("a client connects, is greeted, and frames go both ways whole and in order") {
   const std::size_t before = open_descriptors();
   {

@@ -40,7 +40,7 @@ std::string Program::flood(const Line& line) {
       }
       PutOptions options;
       options.timeout = std::chrono::hours(1);
-      if (rank_->put(std::move(batch), std::move(options))) ++puts;
+      if (const auto put = rank_->put(std::move(batch), std::move(options)); put && !put.value->done()) ++puts;
     }
   }).detach();
   std::thread([this, chains, first = line.number("chain")] {
@@ -50,7 +50,8 @@ std::string Program::flood(const Line& line) {
       LookupOptions options;
       options.lease_time = std::chrono::hours(1);
       options.timeout = std::chrono::hours(1);
-      if (runtime_->lookup(group_, std::move(pages), std::move(options))) ++lookups;
+      // One that is done already was refused: so many are open.
+      if (const auto lookup = runtime_->lookup(group_, std::move(pages), std::move(options)); lookup && !lookup.value->done()) ++lookups;
     }
   }).detach();
   return "ok=1";
