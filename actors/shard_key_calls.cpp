@@ -16,6 +16,7 @@ namespace {
 
 // A pool can be demoted once, so a group with its 64 pools is described again at most so often.
 constexpr std::uint32_t kMaxRedirects = 64;
+constexpr std::uint32_t kRetryMs = 10;
 
 }  // namespace
 
@@ -239,6 +240,15 @@ void ShardKeyState::on_lookup_answer(const LookupAnswer& answer) {
     return;
   }
   const auto node = lookups_.extract(at);
+  if (answer.search_again || answer.redirect) {
+    // Too many turns: there are pages, and they are not for this call to find.
+    LookupAnswer busy;
+    busy.token = answer.token;
+    busy.reason = Reason::busy;
+    busy.retry_after_ms = kRetryMs;
+    end_lookup(node.mapped(), busy);
+    return;
+  }
   end_lookup(node.mapped(), answer);
 }
 

@@ -16,7 +16,7 @@ bool is_resident(const LookupSearch& search, const PageHash& page) {
     case ReadStatus::contended: return true;
     case ReadStatus::absent: break;
   }
-  return false;
+  return search.every_page == 0;
 }
 
 std::size_t pages_to_ask(const LookupSearch& search, std::span<const PageHash> pages) {

@@ -126,6 +126,8 @@ PartPage StoreCore::Impl::look_at(NamespaceId ns, const GroupInfo& group, std::u
   view.position = position;
   *record = index.find(ns, page);
   if (*record == kNone) {
+    // A group of trailing pools alone needs nothing of the pages between its stops.
+    if (group.every_page == 0) return view;
     view.reason = ghost.contains(mix_page(ns, page)) ? Reason::evicted : Reason::absent;
     return view;
   }
@@ -195,7 +197,7 @@ void StoreCore::Impl::part_lookup(const PartLookupAsk& ask, PartLookupAnswer& an
     RecordId record = kNone;
     PartPage view = look_at(group->ns, *group, ask.positions[i], ask.pages[i], &record);
     const bool checkpoint = (view.full_pools & group->trailing) != 0;
-    if (view.reason == Reason::none && lease != nullptr) {
+    if (view.reason == Reason::none && lease != nullptr && record != kNone) {
       const bool pinned = config.faults.evict_leased || (pin(record, false) && (!checkpoint || pin(record, true)));
       if (!pinned) view.reason = Reason::busy;
       const bool pins = pinned && !config.faults.evict_leased;
@@ -205,7 +207,7 @@ void StoreCore::Impl::part_lookup(const PartLookupAsk& ask, PartLookupAnswer& an
     if (view.reason != Reason::none) break;
     // Most pages have no checkpoint at all: their members, each a cache miss, are not looked at.
     const std::uint64_t lacking = in_parts & ~view.full_pools;
-    if (lacking != 0 && order.has_checkpoint(record))
+    if (lacking != 0 && record != kNone && order.has_checkpoint(record))
       for (std::uint64_t left = lacking; left != 0; left &= left - 1)
         answer.gaps.push_back(gap_of(group->ns, record, ask.positions[i], static_cast<PoolId>(std::countr_zero(left))));
   }

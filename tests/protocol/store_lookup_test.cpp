@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <numeric>
 
+#include "protocol/lookup_search.hpp"
 #include "store_fixture.hpp"
 
 using namespace kvonce;
@@ -47,6 +48,38 @@ TEST_CASE_FIXTURE(Hybrid, "a prefix is restorable at positions where every pool 
   CHECK(answer.reason == Reason::group_incomplete);
   CHECK(answer.missing_pool == state);
   CHECK(bool(answer.lease));
+}
+
+TEST_CASE_FIXTURE(StoreFixture, "a model that keeps recurrent state alone is restorable where that is, with nothing at the pages between") {
+  start();
+  const PoolId state = pool("state", 1, 8192, HitPolicy::trailing(1));
+  const GroupId alone = group("g", {{"state", {1, 1, 1}, {1, 1, 1}, HitPolicy::trailing(1), false}});
+  const SenderId a = rank(0, {{state, 0}});
+  CHECK(lookup(alone, 0, 200).restorable_pages == 0);
+  for (const std::uint64_t page : {63, 127}) {
+    put(batch(a, state, 0, page, 1));
+    land_all();
+  }
+  const LookupAnswer answer = lookup(alone, 0, 200);
+  CHECK(answer.restorable_pages == 128);
+  CHECK(answer.resident_pages == 200);
+  CHECK(answer.stops == std::vector<std::uint32_t>{64, 128});
+  CHECK(answer.leased_stops == std::vector<std::uint32_t>{64, 128});
+  CHECK(answer.reason == Reason::group_incomplete);
+  CHECK(answer.missing_pool == state);
+  CHECK(lookup(alone, 0, 127).restorable_pages == 64);
+  // The search in the mapped index asks for all of them as well.
+  const std::vector<IndexReader> readers{store->reader()};
+  const Placement placement = Placement::local(1);
+  LookupSearch search;
+  search.readers = readers;
+  search.placement = &placement;
+  search.ns = ns;
+  std::vector<PageHash> pages;
+  for (std::uint64_t i = 0; i < 200; ++i) pages.push_back(page_hash(i));
+  CHECK(pages_to_ask(search, pages) == 200);
+  search.every_page = 1;
+  CHECK(pages_to_ask(search, pages) == 1);
 }
 
 TEST_CASE_FIXTURE(Hybrid, "half a checkpoint is none") {

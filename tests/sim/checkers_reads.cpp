@@ -78,6 +78,10 @@ void Checkers::on_lookup_answer(std::uint32_t partition, SenderId asker, const L
   hit(!answer.every_stop && answer.stops.size() > 1, Probe::stops_by_trailing);
 
   const auto count = static_cast<std::uint32_t>(book.ask.pages.size());
+  if (const GroupInfo* group = node_->core(partition).catalog().find_group(book.ask.group); group != nullptr && group->every_page == 0)
+    hit(std::any_of(book.ask.pages.begin(), book.ask.pages.begin() + std::min(answer.restorable_pages, count),
+                    [&](const PageHash& page) { return !pages_.contains({group->ns, page}); }),
+        Probe::stop_over_nothing);
   if (answer.restorable_pages > count || answer.resident_pages > count || answer.resident_pages < answer.restorable_pages)
     sim_.violate(5, "a lookup of " + std::to_string(count) + " pages says " + std::to_string(answer.restorable_pages) +
                         " restorable of " + std::to_string(answer.resident_pages) + " resident");

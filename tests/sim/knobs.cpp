@@ -151,6 +151,10 @@ Knobs make_knobs(Random& random, Random names) {
   k.load_part_bytes = random.pick<std::uint64_t>({0, 1, 300, 2000});
   k.load_part_gap = random.pick<std::uint64_t>({0, 20, 2000}) * kMicrosecond;
   make_namespaces(k, names);
+  // A model that keeps nothing but recurrent state: the pages between its stops are not there at all.
+  if (!huge && names.chance(80))
+    for (PoolKnobs& pool : k.pools)
+      if (pool.trailing == 0) pool.trailing = static_cast<std::uint16_t>(names.between(1, 3));
   return k;
 }
 

@@ -39,6 +39,7 @@ constexpr std::array<ProbeInfo, kProbeCount> kInfos{{
     {"incomplete eviction", 1000},
     {"lookups", 10},
     {"stops by trailing pools", 200},
+    {"stop behind pages that are not there", 500},
     {"repeated lookup", 50},
     {"search again", 50},
     {"in flight answer", 50},

@@ -44,6 +44,7 @@ enum class Probe : std::uint8_t {
   incomplete_eviction,
   lookups,
   stops_by_trailing,
+  stop_over_nothing,
   repeated_lookup,
   search_again,
   in_flight_answer,
