@@ -183,6 +183,49 @@ TEST_CASE_FIXTURE(Hybrid, "all ranks get one answer for one request id, until it
   CHECK(lookup(both, 500, 3, "request 3").restorable_pages == 3);
 }
 
+TEST_CASE_FIXTURE(StoreFixture, "ranks that join one lookup wait for the other partitions as long as the most patient of them") {
+  config.partitions = 2;
+  start();
+  pool("kv", 1, 4096);
+  const GroupId group = this->group("g", {{"kv", {1, 1, 1}, {1, 1, 1}, HitPolicy::every_page(), false}});
+  LookupAsk ask;
+  ask.engine = 1;
+  ask.group = group;
+  ask.token = 7;
+  ask.has_request = true;
+  ask.request = text_digest("r");
+  for (std::uint64_t i = 0; i < 8; ++i) ask.pages.push_back(page_hash(i));
+  ask.digest = lookup_digest(group, ask.pages);
+  const auto ask_with = [&](std::uint64_t asker, Duration time) {
+    ask.time_left = time;
+    store->lookup(asker, ask, now, actions);
+  };
+  ask_with(1, 10 * kMillisecond);
+  ask_with(2, kSecond);
+  ask_with(3, 20 * kMillisecond);
+  REQUIRE(actions.part_asks.size() == 1);
+  CHECK(actions.lookups.empty());
+  const PartLookupAsk part = actions.part_asks.front().second;
+  actions.part_asks.clear();
+  advance(500 * kMillisecond);
+  CHECK(actions.lookups.empty());
+  PartLookupAnswer answer;
+  answer.token = part.token;
+  answer.partition = 1;
+  store->part_answer(answer, now, actions);
+  REQUIRE(actions.lookups.size() == 3);
+  for (const auto& [asker, told] : actions.lookups) CHECK(told.reason == Reason::absent);
+  actions.lookups.clear();
+  // Of those that nobody answers the last one's time decides.
+  ask.request = text_digest("s");
+  ask_with(1, 10 * kMillisecond);
+  ask_with(2, 200 * kMillisecond);
+  advance(100 * kMillisecond);
+  CHECK(actions.lookups.empty());
+  advance(150 * kMillisecond);
+  CHECK(actions.lookups.size() == 2);
+}
+
 TEST_CASE_FIXTURE(Hybrid, "what is leased is not evicted, and a put that cannot get space says so at once") {
   config.capacity_bytes = 10 * 4096 + 16384;
   config.leased_bytes_per_engine = 1 << 30;
