@@ -63,6 +63,19 @@ class Runner(unittest.TestCase):
         self.assertRegex(ran.stdout, r"skipped sglang/doctor .*might not end within the 4.9 minutes")
         self.assertRegex(ran.stdout, r"0 passed, 0 failed, 1 skipped")
 
+    def test_a_name_that_is_not_known_is_told_with_the_nearest_before_anything_is_made(self):
+        empty = {**os.environ, "XDG_CACHE_HOME": str(self.folder / "cache")}
+        for words, told in (
+                (["run", "sglang", "linker_lorra"], "there is no file linker_lorra; nearest in tests/engines: sglang/linker_lora"),
+                (["run", "vllm", "tests/engines/vllm/lama_tp1.py"], "vllm/llama_tp1"),
+                (["test", "vllm/lama_tp1"], "no test vllm/lama_tp1; nearest in tests/engines: vllm/llama_tp1"),
+                (["test", "lora"], "sglang/linker_lora"),
+                (["test", "--kvonce", str(self.folder), "vllm/llama_tp1"], "does not hold the package kvonce")):
+            ran = subprocess.run([sys.executable, ROOT / "tools/engines/engines.py", *words], capture_output=True, text=True, timeout=120, env=empty)
+            self.assertEqual(ran.returncode, 2, words)
+            self.assertIn(told, ran.stderr)
+        self.assertFalse((self.folder / "cache").exists())
+
     def test_a_script_passes_that_has_made_all_its_checks(self):
         self.assertEqual(self.run_script("""
             from support import check, done

@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 import tempfile
+import time
 import traceback
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from support.store import Store
 
 PAGE = 16
 PROMPT = 200
+REPORT_SECONDS = 1  # so often an engine's processes tell the store what they have counted
 # On a machine with more processes than cores a lookup may wait for its turn.
 PATIENT = {"lookup_ms": 10_000, "load_ms": 60_000}
 PATIENT_HICACHE = {"lookup_ms": 2_500, "load_ms": 5_000, "put_ms": 5_000}  # as long as HiCache may wait
@@ -109,6 +111,40 @@ def _told(function, *arguments):
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(1)
+
+
+class Hits:
+    """What kvonce itself counts of one restore, by the reports that the store has of the engine: how much was found, and that nothing failed.
+
+    begin() before it, end(tokens, ranks) after it: each of the ranks must have found and loaded so many."""
+
+    def __init__(self, store, name):
+        self._store, self._name, self._before = store, name, {}
+
+    def begin(self):
+        """Waits for all stores, too."""
+        self._store.settle()
+        time.sleep(2 * REPORT_SECONDS)
+        self._before = self._counted()
+
+    def end(self, tokens, ranks):
+        deadline = time.monotonic() + 30
+        while (counted := [self._more("hit_tokens"), self._more("loaded_tokens")]) != [tokens * ranks] * 2 and time.monotonic() < deadline:
+            time.sleep(0.2)
+        check(counted == [tokens * ranks] * 2 and tokens > 0, f"{self._name}: kvonce counts what every rank found and loaded", counted)
+        wrong = {name: number for name, number in self._counted().items() if name in ("failed_load_tokens", "errors", "stores_lost") and number}
+        check(not wrong and self._store.stat()["since_start"]["conflicts"] == 0, f"{self._name}: nothing failed, and nothing differed", wrong)
+
+    def _more(self, name):
+        return self._counted().get(name, 0) - self._before.get(name, 0)
+
+    def _counted(self):
+        sums = {}
+        for client in self._store.stat()["clients"]:
+            for counters in client["reports"].values():
+                for name, number in counters.items():
+                    sums[name] = sums.get(name, 0) + number
+        return sums
 
 
 def objects_once(store, pool, name=""):

@@ -5,6 +5,7 @@ import json
 import multiprocessing
 import os
 import signal
+import tempfile
 import time
 from pathlib import Path
 
@@ -14,7 +15,6 @@ from support import sglang_engine as se
 from support.compare import prompt
 from support.store import Store
 
-ANSWER = "answer.json"
 SECONDS = 120
 
 
@@ -23,14 +23,14 @@ class _Address:
         self.address = address
 
 
-def doomed(address):
+def doomed(address, answer_file):
     """Stores a prompt, says so, and goes on storing and restoring until it is killed."""
     engine = se.engine("mla", tp=2, page_size=PAGE, **linker(_Address(address)))
     tokens = prompt("killed", 200)
     answer = se.generate(engine, tokens)
     se.flush(engine)
-    Path(ANSWER + ".part").write_text(json.dumps([answer.tokens, answer.logprobs]))
-    os.replace(ANSWER + ".part", ANSWER)
+    Path(answer_file + ".part").write_text(json.dumps([answer.tokens, answer.logprobs]))
+    os.replace(answer_file + ".part", answer_file)
     n = 0
     while True:
         se.generate(engine, prompt(f"more {n}", 200), new_tokens=2)
@@ -39,8 +39,8 @@ def doomed(address):
         n += 1
 
 
-def next_engine(address):
-    tokens, logprobs = json.loads(Path(ANSWER).read_text())
+def next_engine(address, answer_file):
+    tokens, logprobs = json.loads(Path(answer_file).read_text())
     engine = se.engine("mla", tp=2, page_size=PAGE, **linker(_Address(address)))
     restored = se.generate(engine, prompt("killed", 200))
     check(restored.cached >= 192, "the next engine restores what the killed one has stored", restored.cached)
@@ -58,11 +58,12 @@ def descendants(pid):
 
 
 def main():
-    with Store() as store:
-        process = multiprocessing.get_context("spawn").Process(target=doomed, args=(store.address,))
+    with Store() as store, tempfile.TemporaryDirectory() as folder:
+        answer_file = f"{folder}/answer.json"
+        process = multiprocessing.get_context("spawn").Process(target=doomed, args=(store.address, answer_file))
         process.start()
         deadline = time.monotonic() + SECONDS
-        while not Path(ANSWER).exists():
+        while not Path(answer_file).exists():
             check_alive = process.is_alive() and time.monotonic() < deadline
             if not check_alive:
                 check(False, "the engine that is to be killed comes up")
@@ -84,7 +85,7 @@ def main():
                 check(False, "its leases and claims are let go", stat)
             time.sleep(0.2)
         check(True, "its leases and claims are let go")
-        apart(next_engine, store.address)
+        apart(next_engine, store.address, answer_file)
     done()
 
 

@@ -13,7 +13,7 @@ from support.compare import Answer, difference, prompt
 from support.store import Store
 
 TOKENS = prompt("adapters", 200)
-ANSWER = "answer.json"
+ANSWER = "answer.json"  # in the folder of the adapters
 
 
 def engine_with(store, folder):
@@ -64,7 +64,7 @@ def one_engine(address, folder):
     cold, local = first(engine, "a")
     check(difference(cold, right) == 0.0 and difference(cold, colds[0]) > 0.1, "adapter a answers as its new content does")
     restored(engine, "a", cold, local, "loaded anew")
-    Path(ANSWER).write_text(json.dumps([cold.tokens, cold.logprobs]))
+    Path(folder, ANSWER).write_text(json.dumps([cold.tokens, cold.logprobs]))
     control_differs(engine, TOKENS, answers[None][1], name="the base model")
     engine.shutdown()
 
@@ -73,7 +73,7 @@ def next_engine(address, folder):
     """Its adapter a has another content than that of the first one's start, under the same name and path."""
     engine = engine_with(store_at(address), folder)
     cold, local = first(engine, "a")
-    check(difference(cold, Answer(*json.loads(Path(ANSWER).read_text()))) == 0.0, "the next engine answers as its adapter's content does")
+    check(difference(cold, Answer(*json.loads(Path(folder, ANSWER).read_text()))) == 0.0, "the next engine answers as its adapter's content does")
     restored(engine, "a", cold, local, "in the next engine")
     engine.shutdown()
 
