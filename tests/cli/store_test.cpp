@@ -348,10 +348,10 @@ TEST_CASE("Names with control characters are shown escaped, and JSON with names 
     INFO(command.front());
     Words as_json = command;
     as_json.emplace_back("--json");
-    const ProgramResult json = run_program(as_json);
-    CHECK(json.json()["namespace"] == "k\x1b[2J\xc2\x9b" "2J\xe2\x80\xae" "l\xef\xbf\xbd\xc3\xa4");
-    for (const char* const part : {"\x1b", "\xc2\x9b", "\xe2\x80\xae"}) CHECK_FALSE(contains(json.out, part));
-    CHECK(contains(json.out, "k\\u001b[2J\\u009b2J\\u202el"));
+    const ProgramResult shown_json = run_program(as_json);
+    CHECK(shown_json.json()["namespace"] == "k\x1b[2J\xc2\x9b" "2J\xe2\x80\xae" "l\xef\xbf\xbd\xc3\xa4");
+    for (const char* const part : {"\x1b", "\xc2\x9b", "\xe2\x80\xae"}) CHECK_FALSE(contains(shown_json.out, part));
+    CHECK(contains(shown_json.out, "k\\u001b[2J\\u009b2J\\u202el"));
     if (command.front() == "rm") REQUIRE(run_program({"put", "name:" + name, folder / "a", "--pool", name, "--namespace", name}).exit_status == 0);
     const ProgramResult text = run_program(command);
     CHECK(text.exit_status == 0);
