@@ -132,8 +132,6 @@ TEST_CASE("a kvonced that stands still: calls end by their deadlines, and go on 
   const Answer load = rank.ask("load count=8 chain=1 timeout=200 lease=" + leased.fields.at("lease"));
   CHECK_MESSAGE(load["good"] == 0, load.text);
   CHECK(load.fields.at("reason") == "deadline");
-  for (const char* const what : {"clear", "namespace", "pages count=1 chain=9"})
-    CHECK(rank.ask("admin timeout=200 what=" + std::string(what)).error == "deadline");
   for (const std::string& call : {std::string("namespace ns=late"), std::string("find ns=late"), "release lease=" + leased.fields.at("lease")}) {
     const Answer answer = rank.ask(call + " timeout=200");
     CHECK_MESSAGE(answer.error == "deadline", answer.text);
@@ -156,7 +154,11 @@ TEST_CASE("a call waits for a kvonced that stands still as long as its own time,
   CHECK(patient.ask("put count=2 chain=1")["stored"] == 2);
   daemon.stop();
   patient.tell("admin what=pages count=2 chain=1 timeout=600000");
-  CHECK(hasty.ask("admin what=pages count=2 chain=1 timeout=200").error == "deadline");
+  // What is given up is no less asked: the store does it when it goes on.
+  for (const char* const what : {"pages count=2 chain=1", "namespace", "clear"}) {
+    CAPTURE(what);
+    CHECK(hasty.ask("admin timeout=200 what=" + std::string(what)).error == "deadline");
+  }
   daemon.go_on();
   const Answer removed = patient.hear();
   CHECK_MESSAGE(removed.error.empty(), removed.text);
