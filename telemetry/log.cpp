@@ -48,7 +48,8 @@ Character first_of(std::string_view text) {
 /// A terminal obeys it, or shows what follows in another order than it stands in.
 bool is_obeyed(std::uint32_t code) {
   const auto within = [code](std::uint32_t first, std::uint32_t last) { return code >= first && code <= last; };
-  return code < 0x20 || within(0x7f, 0x9f) || code == 0x61c || within(0x200e, 0x200f) || within(0x202a, 0x202e) || within(0x2066, 0x2069);
+  return code < 0x20 || within(0x7f, 0x9f) || code == 0x61c || within(0x200e, 0x200f) || within(0x202a, 0x202e) ||
+         within(0x2066, 0x2069);
 }
 
 constexpr char kDigits[] = "0123456789abcdef";
@@ -64,10 +65,8 @@ std::string printable(std::string_view text) {
     const bool as_it_is = next.bytes != 0 && !is_obeyed(next.code);
     for (const char one : text.substr(0, bytes)) {
       const auto byte = static_cast<unsigned char>(one);
-      if (as_it_is)
-        shown += one;
-      else
-        shown += {'\\', 'x', kDigits[byte >> 4], kDigits[byte & 15U]};
+      if (as_it_is) shown += one;
+      else shown += {'\\', 'x', kDigits[byte >> 4], kDigits[byte & 15U]};
     }
     text.remove_prefix(bytes);
   }
@@ -81,9 +80,13 @@ std::string escaped_json(std::string_view json) {
     const Character next = first_of(json);
     const std::size_t bytes = std::max<std::size_t>(next.bytes, 1);
     if (next.code >= 0x20 && is_obeyed(next.code))
-      shown += {'\\', 'u', kDigits[next.code >> 12], kDigits[(next.code >> 8) & 15U], kDigits[(next.code >> 4) & 15U], kDigits[next.code & 15U]};
-    else
-      shown += json.substr(0, bytes);
+      shown += {'\\',
+                'u',
+                kDigits[next.code >> 12],
+                kDigits[(next.code >> 8) & 15U],
+                kDigits[(next.code >> 4) & 15U],
+                kDigits[next.code & 15U]};
+    else shown += json.substr(0, bytes);
     json.remove_prefix(bytes);
   }
   return shown;

@@ -51,7 +51,8 @@ std::vector<char*> words_of_help(const CLI::App& app, int argc, char** argv) {
     const auto found = last->get_subcommands([&](const CLI::App* one) { return !one->get_group().empty() && one->get_name() == argv[i]; });
     if (found.empty()) {
       const std::vector<std::string> allowed = command_names(*last);
-      static_cast<void>(tell_error("help", allowed.empty() ? '"' + std::string(argv[i]) + "\" is not expected:" + path + " has no commands of its own" : no_command(argv[i], allowed)));
+      const std::string none = '"' + std::string(argv[i]) + "\" is not expected:" + path + " has no commands of its own";
+      static_cast<void>(tell_error("help", allowed.empty() ? none : no_command(argv[i], allowed)));
       return {};
     }
     last = found.front();

@@ -30,21 +30,26 @@ TEST_CASE("what a terminal would obey is shown as bytes, and all other character
     CHECK((shown == "<" + in_utf8(code) + ">") != is_to_be_escaped(code));
   }
   CHECK(printable("\xc2\x9b") == "\\xc2\\x9b");
-  CHECK(printable("a\xe2\x80\xae" "b") == "a\\xe2\\x80\\xae" "b");
+  CHECK(printable("a\xe2\x80\xae"
+                  "b") ==
+        "a\\xe2\\x80\\xae"
+        "b");
   CHECK(printable("\xf0\x9f\x98\x80") == "\xf0\x9f\x98\x80");
 }
 
 TEST_CASE("bytes that are no UTF-8 are shown one by one") {
   CHECK(printable("\xff") == "\\xff");
   CHECK(printable("\xc3") == "\\xc3");
-  CHECK(printable("\xe2\x80" "x") == "\\xe2\\x80x");
-  CHECK(printable("\xc0\xaf") == "\\xc0\\xaf");          // a longer form of /
+  CHECK(printable("\xe2\x80"
+                  "x") == "\\xe2\\x80x");
+  CHECK(printable("\xc0\xaf") == "\\xc0\\xaf");           // a longer form of /
   CHECK(printable("\xed\xa0\x80") == "\\xed\\xa0\\x80");  // half of a pair
   CHECK(printable("\xf4\x90\x80\x80") == "\\xf4\\x90\\x80\\x80");
 }
 
 TEST_CASE("in JSON the same characters are escapes of JSON, and what stands between the values stays") {
-  CHECK(escaped_json("{\n  \"a\": \"\xc2\x9b\xe2\x80\xae\xc3\xa4\x7f\"\n}\n") == "{\n  \"a\": \"\\u009b\\u202e\xc3\xa4\\u007f\"\n}\n");
+  CHECK(escaped_json("{\n  \"a\": \"\xc2\x9b\xe2\x80\xae\xc3\xa4\x7f\"\n}\n") ==
+        "{\n  \"a\": \"\\u009b\\u202e\xc3\xa4\\u007f\"\n}\n");
   for (unsigned code = 0x20; code <= 0x3000; ++code) {
     CAPTURE(code);
     CHECK((escaped_json(in_utf8(code)) == in_utf8(code)) != is_to_be_escaped(code));
