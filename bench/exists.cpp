@@ -66,6 +66,8 @@ Outcome run_exists(const Options& options) {
       Questions pages(seeds.emplace_back(fresh_seed()), keys.size());
       for (std::uint64_t n = 0; n < operations; ++n) one.push_back(keys[pages.next()]);
     }
+    LimitMeter limit(options);
+    limit.measure();
     const std::vector<std::uint64_t> moved_before = stage.moved_bytes();
     const Stats before = stage.runtime().stats();
     std::vector<std::uint64_t> found(options.ranks);
@@ -96,6 +98,7 @@ Outcome run_exists(const Options& options) {
     Json run = exists_run_json(kPathEmbedded, options, {distinct, asked}, found_all, false_hits);
     add_moved(run, {stage.moved_bytes(moved_before), before, after});
     add_pace(run, {distinct, asked}, driven.seconds, driven.cpu_seconds, driven.ack_us);
+    run["copy_limit"] = limit.json();
     run["verdicts"] = verdicts_json({});
     const bool right = !other.error && found_all == asked && false_hits == 0;
     run["verified"] = right;

@@ -36,12 +36,20 @@ Outcome run_idle(const Options& options) {
   }
   std::vector<nlohmann::ordered_json> runs;
   for (std::uint64_t i = 0; i < options.repeat; ++i) {
+    LimitMeter limit(options);
+    limit.measure();
     const double cpu_begin = process_cpu_seconds();
     const auto begin = Clock::now();
     std::this_thread::sleep_for(std::chrono::duration<double>(options.seconds));
     const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
     const double cpu = process_cpu_seconds() - cpu_begin;
-    runs.push_back({{"path", kPathEmbedded}, {"pools", stage.ranks()}, {"seconds", seconds}, {"cpu_seconds", cpu}, {"cpu_percent", cpu / seconds * 100}});
+    runs.push_back({{"path", kPathEmbedded},
+                    {"pools", stage.ranks()},
+                    {"operations", 0},
+                    {"seconds", seconds},
+                    {"cpu_seconds", cpu},
+                    {"cpu_percent", cpu / seconds * 100},
+                    {"copy_limit", limit.json()}});
   }
   return {report(options, runs, "cpu_percent"), {}, {}};
 }

@@ -190,6 +190,8 @@ Outcome measure_lookups(const Options& options, const std::string& store, pid_t 
   const std::uint64_t unique_bytes = prefix_bytes(options, model.preset);
   std::vector<Json> runs;
   for (std::uint64_t i = 0; i < options.repeat; ++i) {
+    LimitMeter limit(options);
+    limit.measure();
     MovedBytes moved{moved_bytes(model), model.runtime->stats(), {}};
     std::vector<double> lookup_us;
     std::uint64_t wrong = 0;
@@ -224,6 +226,7 @@ Outcome measure_lookups(const Options& options, const std::string& store, pid_t 
     add_moved(run, moved);
     add_pace(run, {options.pages, options.pages * lookups}, seconds, cpu_seconds, lookup_us);
     run["lookup_us"] = run["ack_us"];
+    run["copy_limit"] = limit.json();
     run["verdicts"] = verdicts_json({});
     run["verified"] = wrong == 0;
     runs.push_back(std::move(run));

@@ -73,6 +73,8 @@ Json spread(std::vector<double>& samples) {
 
 void LimitMeter::measure() {
   if (options_.limit_seconds <= 0) return;
+  // Where pages are moved there is a second turn after them.
+  const double turn = options_.job == Job::put || options_.job == Job::get ? options_.limit_seconds / 2 : options_.limit_seconds;
   // The same memory as arenas and row buffers (populated, huge pages advised), the same blocks, as many threads.
   const std::size_t block = (options_.page_bytes + kLine - 1) / kLine * kLine;
   const std::size_t working_set = std::max<std::size_t>(transport::kDefaultWorkingSetBytes, options_.movers * block * 2);
@@ -87,9 +89,9 @@ void LimitMeter::measure() {
   const transport::CopyMemory memory = options_.via.empty()        ? transport::CopyMemory::private_both
                                        : options_.job == Job::get ? transport::CopyMemory::shared_source
                                                                   : transport::CopyMemory::shared_target;
-  const auto rates = transport::measure_copy_rates(candidates, block, working_set, movers, options_.limit_seconds / 2, memory);
+  const auto rates = transport::measure_copy_rates(candidates, block, working_set, movers, turn, memory);
   if (!options_.via.empty())
-    private_ = std::max(private_, transport::measure_copy_limit(block, working_set, movers, options_.limit_seconds / 2).gib_per_s);
+    private_ = std::max(private_, transport::measure_copy_limit(block, working_set, movers, turn).gib_per_s);
   for (std::size_t i = 0; i < bare; ++i) {
     peak_ = std::max(peak_, rates[i].peak_gib_per_s);
     if (rates[i].gib_per_s <= gib_per_s_) continue;
@@ -101,7 +103,7 @@ void LimitMeter::measure() {
   const unsigned all = static_cast<unsigned>(copying_threads(options_));
   if (all > options_.movers) {
     const std::size_t largest = std::max<std::size_t>(transport::kDefaultWorkingSetBytes, all * block * 2);
-    all_threads_ = std::max(all_threads_, transport::measure_copy_limit(block, largest, all, options_.limit_seconds / 4, memory).gib_per_s);
+    all_threads_ = std::max(all_threads_, transport::measure_copy_limit(block, largest, all, turn / 2, memory).gib_per_s);
   }
   checksummed_ = std::max(checksummed_, rates[bare].gib_per_s);
   checksummed_portable_ = std::max(checksummed_portable_, rates[bare + 1].gib_per_s);

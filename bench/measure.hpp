@@ -24,7 +24,7 @@ double quantile(std::vector<double>& samples, double p);
 nlohmann::ordered_json spread(std::vector<double>& samples);
 
 /// The copy limit, and what a copy that makes its checksum reaches by itself: measured in two halves around the timed
-/// part, the better one counts. With a store of another process, one side of the copies is shared memory as the store's is;
+/// part, the better one counts; where nothing is copied, once before it. With a store of another process, one side of the copies is shared memory as the store's is;
 /// what private memory allows is told beside it.
 class LimitMeter {
  public:

@@ -112,6 +112,8 @@ const char* to_string(Job job) {
 }
 
 Options defaults(Job job) {
+  // Told beside the result there, which does not depend on it.
+  constexpr double kShortLimitSeconds = 0.2;
   Options options;
   options.job = job;
   switch (job) {
@@ -122,12 +124,17 @@ Options defaults(Job job) {
       options.page_bytes = 64;
       options.batch = 128;
       options.operations = 8'000'000;
+      options.limit_seconds = kShortLimitSeconds;
       break;
     case Job::lookup:
       options.ranks = 8;
       options.operations = 200;
+      options.limit_seconds = kShortLimitSeconds;
       break;
-    case Job::idle: options.ranks = 8; break;
+    case Job::idle:
+      options.ranks = 8;
+      options.limit_seconds = kShortLimitSeconds;
+      break;
     case Job::memory:
       options.pages = 1'000'000;
       options.page_bytes = 256;

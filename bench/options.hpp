@@ -44,7 +44,7 @@ struct Options {
   bool lockstep = false;           // a barrier before each batch; else the ranks start together and run free
   std::uint64_t repeat = 1;
   double seconds = 10;             // idle: time measured
-  double limit_seconds = 0.8;      // time for the copy limit, before and after the timed part together; 0: not measured
+  double limit_seconds = 0.8;      // time for the copy limit, all of it before and after the timed part; 0: not measured
   std::uint64_t operations = 0;    // exists: keys asked per rank; lookup: lookups; allocator: puts
   std::string preset = "kimi-k3-draft";  // lookup
   std::uint64_t checkpoint_pages = 64;   // lookup: a checkpoint at every so-many-th page

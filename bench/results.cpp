@@ -73,6 +73,7 @@ std::string missing_loads(std::uint64_t asked, std::uint64_t loaded) {
 
 void add_pace(Json& run, const Asked& asked, double seconds, double cpu_seconds, std::vector<double>& ack_us) {
   const double pages = static_cast<double>(asked.unique_pages);
+  run["operations"] = ack_us.size();
   run["seconds"] = seconds;
   run["cpu_seconds"] = cpu_seconds;
   run["unique_pages_per_s"] = pages / seconds;

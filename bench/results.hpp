@@ -50,7 +50,7 @@ nlohmann::ordered_json exists_run_json(const char* path, const Options& options,
 /// Of a get run: empty when all of `asked` were loaded.
 std::string missing_loads(std::uint64_t asked, std::uint64_t loaded);
 
-/// seconds, cpu_seconds, unique_pages_per_s, cpu_us_per_unique_page, keys_per_s, ack_us: of every job that asks or moves pages.
+/// operations (calls that were timed), seconds, cpu_seconds, unique_pages_per_s, cpu_us_per_unique_page, keys_per_s, ack_us: of every job that asks or moves pages.
 void add_pace(nlohmann::ordered_json& run, const Asked& asked, double seconds, double cpu_seconds, std::vector<double>& ack_us);
 
 struct Rates {

@@ -171,6 +171,8 @@ Outcome run_exists_via(const Options& options) {
       std::vector<std::uint64_t> seeds;
       for (std::size_t r = 0; r < crew.size(); ++r) seeds.push_back(fresh_seed());
       command["questions"] = seeds;
+      LimitMeter limit(options);
+      limit.measure();
       const Stats before = crew.stage().runtime().stats();
       Crew::Timed timed = crew.timed(command);
       const Stats after = crew.stage().runtime().stats();
@@ -185,6 +187,7 @@ Outcome run_exists_via(const Options& options) {
       Json run = exists_run_json(kPathShared, options, {distinct, asked}, found, false_hits);
       add_moved(run, {moved_of(timed), before, after});
       add_pace(run, {distinct, asked}, timed.seconds, timed.cpu.all(), timed.ack_us);
+      run["copy_limit"] = limit.json();
       run["verdicts"] = verdicts_json({});
       run["verified"] = found == asked && false_hits == 0;
       runs.push_back(std::move(run));
@@ -207,6 +210,8 @@ Outcome run_idle_via(const Options& options) {
     // Idle is meant after work: every process has put.
     crew.ask_all({{"do", "put_all"}, {"seed", seed}, {"pages", kPages}, {"batch", kPages}, {"rows", kPages}});
     for (std::uint64_t i = 0; i < options.repeat; ++i) {
+      LimitMeter limit(options);
+      limit.measure();
       const CpuMark before = crew.cpu();
       const auto begin = Clock::now();
       const auto end = begin + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options.seconds));
@@ -220,10 +225,12 @@ Outcome run_idle_via(const Options& options) {
       const double ranks = after.ranks - before.ranks;
       runs.push_back({{"path", kPathShared},
                       {"pools", crew.size()},
+                      {"operations", 0},
                       {"seconds", seconds},
                       {"cpu_seconds", store + ranks},
                       {"cpu_percent", store / seconds * 100},
-                      {"clients_cpu_percent", ranks / seconds * 100}});
+                      {"clients_cpu_percent", ranks / seconds * 100},
+                      {"copy_limit", limit.json()}});
     }
     crew.end();
   });

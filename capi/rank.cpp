@@ -92,11 +92,11 @@ kvonce_reason kvonce_group_register(kvonce_runtime* runtime, uint32_t ns, const 
     if (options == nullptr) return null("group's options");
     if (group == nullptr) return null("group's place");
     kvonce_group_options read{};
-    if (Error wrong = read_options(options, "group options", &read)) return wrong;
+    if (Error wrong = read_options(options, "group options", &read, offsetof(kvonce_group_options, timeout_ms))) return wrong;
     if (Error wrong = check_reserved("group options", read.reserved)) return wrong;
     GroupSpec spec;
     if (Error wrong = to_group(read, &spec)) return wrong;
-    const auto made = runtime->runtime->register_group({ns}, spec);
+    const auto made = runtime->runtime->register_group({ns}, spec, to_ms_or(read.timeout_ms, kControlTimeout));
     if (made) *group = made.value.id;
     return made.error;
   });
@@ -139,10 +139,10 @@ kvonce_reason kvonce_pool_register(kvonce_rank* rank, const kvonce_pool_options*
     if (options == nullptr) return null("pool's options");
     if (pool == nullptr) return null("pool's place");
     kvonce_pool_options read{};
-    if (Error wrong = read_options(options, "pool options", &read)) return wrong;
+    if (Error wrong = read_options(options, "pool options", &read, offsetof(kvonce_pool_options, timeout_ms))) return wrong;
     PoolSpec spec;
     if (Error wrong = to_pool(read, &spec)) return wrong;
-    const auto made = rank->rank->register_pool(spec);
+    const auto made = rank->rank->register_pool(spec, to_ms_or(read.timeout_ms, kControlTimeout));
     if (made) *pool = made.value.id;
     return made.error;
   });

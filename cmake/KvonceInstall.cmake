@@ -22,5 +22,7 @@ function(kvonce_install_library)
   configure_file("${PROJECT_SOURCE_DIR}/cmake/kvonce.pc.in" "${PROJECT_BINARY_DIR}/generated/kvonce.pc" @ONLY)
   install(FILES "${PROJECT_BINARY_DIR}/generated/kvonce.pc" DESTINATION ${_pkgconfig})
   install(DIRECTORY "${PROJECT_SOURCE_DIR}/examples/c" DESTINATION "${CMAKE_INSTALL_DOCDIR}/examples")
-  install(FILES "${PROJECT_SOURCE_DIR}/docs/c.md" "${PROJECT_SOURCE_DIR}/docs/embedding.md" DESTINATION ${CMAKE_INSTALL_DOCDIR})
+  install(FILES "${PROJECT_SOURCE_DIR}/examples/embedding.cpp" DESTINATION "${CMAKE_INSTALL_DOCDIR}/examples")
+  install(FILES "${PROJECT_SOURCE_DIR}/docs/c.md" "${PROJECT_SOURCE_DIR}/docs/embedding.md" "${PROJECT_SOURCE_DIR}/LICENSE"
+          DESTINATION ${CMAKE_INSTALL_DOCDIR})
 endfunction()

@@ -18,9 +18,9 @@ namespace kvonce::runtime {
 Result<std::string> find_or_start_store(const RuntimeConfig& config, std::chrono::steady_clock::time_point deadline);
 
 /// Where this user's kvonced of this wire version listens: in $XDG_RUNTIME_DIR/kvonce, /run/user/UID/kvonce, or a folder of the
-/// user in the system's folder for temporary files; the first whose parent is there. Makes the folder (0700). Empty when it cannot
-/// be trusted (a link, another's, open to others): `why_not` then tells.
-std::string auto_socket_path(std::string* why_not);
+/// user in the system's folder for temporary files; the first whose parent is there. Makes the folder (0700), unless `make` is false.
+/// Empty when it cannot be trusted (a link, another's, open to others): `why_not` then tells.
+std::string auto_socket_path(std::string* why_not, bool make = true);
 
 /// Why that is not in $XDG_RUNTIME_DIR although it is set; empty: it is, or is not set.
 std::string passed_over_folder();

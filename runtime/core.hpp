@@ -146,9 +146,6 @@ std::optional<T> wait_for(messages::Slot<T>& slot, std::chrono::milliseconds tim
   return value;
 }
 
-/// Time for calls that only ask the store for a number.
-inline constexpr std::chrono::milliseconds kControlTimeout{10'000};
-
 Error check_timeout(const char* what, std::chrono::milliseconds timeout);
 Error bad(std::string text);
 Error store_lost();

@@ -105,8 +105,9 @@ Rank::~Rank() {
   new std::shared_ptr<Impl>(impl_);
 }
 
-Result<PoolHandle> Rank::register_pool(const PoolSpec& spec) {
+Result<PoolHandle> Rank::register_pool(const PoolSpec& spec, std::chrono::milliseconds timeout) {
   Result<PoolHandle> result;
+  if ((result.error = check_timeout("register_pool: timeout", timeout))) return result;
   if ((result.error = runtime::check_fork(*impl_->core))) return result;
   const std::lock_guard one_at_a_time(impl_->registering);
   const int index = impl_->group->find(spec.name);
@@ -191,7 +192,7 @@ Result<PoolHandle> Rank::register_pool(const PoolSpec& spec) {
     if ((result.error = call.error)) return result;
     impl_->core->host->tell_keys(std::move(command));
   }
-  const auto made = runtime::wait_for(*slot, runtime::kControlTimeout, "register_pool", &result.error);
+  const auto made = runtime::wait_for(*slot, timeout, "register_pool", &result.error);
   if (!made) return result;
   if ((result.error = made->error)) return result;
   const std::lock_guard lock(impl_->mutex);

@@ -33,11 +33,13 @@ bool own_folder(const std::string& path, struct stat& found) {
          (found.st_mode & (S_IWGRP | S_IWOTH)) == 0;
 }
 
-/// Makes the folder, or looks at the one that is there. What is wrong with it, or empty.
-std::string secure_folder(const std::string& path) {
-  if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return path + " cannot be made: " + system_text(errno);
+/// Makes the folder where `make` says so, or looks at the one that is there. What is wrong with it, or empty.
+std::string secure_folder(const std::string& path, bool make) {
+  if (make && mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return path + " cannot be made: " + system_text(errno);
   struct stat found {};
-  if (lstat(path.c_str(), &found) != 0) return path + " cannot be looked at: " + system_text(errno);
+  const bool there = lstat(path.c_str(), &found) == 0;
+  if (!there && !make && errno == ENOENT) return {};
+  if (!there) return path + " cannot be looked at: " + system_text(errno);
   if (S_ISLNK(found.st_mode)) return path + " is a symbolic link: a folder is needed, remove it";
   if (!S_ISDIR(found.st_mode)) return path + " is no folder: remove it";
   if (found.st_uid != geteuid()) {
@@ -89,7 +91,7 @@ std::string passed_over_folder() {
   return begin + "others may write to it";
 }
 
-std::string auto_socket_path(std::string* why_not) {
+std::string auto_socket_path(std::string* why_not, bool make) {
   const std::string user = std::to_string(geteuid());
   std::string folder;
   struct stat found {};
@@ -101,7 +103,7 @@ std::string auto_socket_path(std::string* why_not) {
   } else {
     folder = std::string(P_tmpdir) + "/kvonce-" + user;
   }
-  std::string wrong = secure_folder(folder);
+  std::string wrong = secure_folder(folder, make);
   std::string path = folder + "/kvonced-w" + std::to_string(transport::kWireVersion) + ".sock";
   if (wrong.empty() && path.size() >= sizeof(sockaddr_un{}.sun_path)) {
     wrong = path + " is longer than the " + std::to_string(sizeof(sockaddr_un{}.sun_path) - 1) +

@@ -85,8 +85,10 @@ const RuntimeConfig& Runtime::config() const noexcept { return impl_->core->conf
 
 namespace {
 
-Result<NamespaceHandle> ask_namespace(runtime::Core& core, std::string_view text, bool find_only) {
+Result<NamespaceHandle> ask_namespace(runtime::Core& core, std::string_view text, bool find_only, std::chrono::milliseconds timeout) {
   Result<NamespaceHandle> result;
+  const char* const call_name = find_only ? "find_namespace" : "open_namespace";
+  if ((result.error = check_timeout(find_only ? "find_namespace: timeout" : "open_namespace: timeout", timeout))) return result;
   if (text.empty() || text.size() > 4096) {
     result.error = bad("namespace text is " + std::to_string(text.size()) + " bytes long: must be 1 to 4,096");
     return result;
@@ -97,17 +99,22 @@ Result<NamespaceHandle> ask_namespace(runtime::Core& core, std::string_view text
     if ((result.error = call.error)) return result;
     core.host->tell_keys(messages::OpenNamespace{std::string(text), find_only, slot});
   }
-  const auto made = runtime::wait_for(*slot, runtime::kControlTimeout, find_only ? "find_namespace" : "open_namespace", &result.error);
+  const auto made = runtime::wait_for(*slot, timeout, call_name, &result.error);
   if (made && !(result.error = made->error)) result.value.id = made->id;
   return result;
 }
 
 }  // namespace
 
-Result<NamespaceHandle> Runtime::open_namespace(std::string_view text) { return ask_namespace(*impl_->core, text, false); }
-Result<NamespaceHandle> Runtime::find_namespace(std::string_view text) { return ask_namespace(*impl_->core, text, true); }
+Result<NamespaceHandle> Runtime::open_namespace(std::string_view text, std::chrono::milliseconds timeout) {
+  return ask_namespace(*impl_->core, text, false, timeout);
+}
+Result<NamespaceHandle> Runtime::find_namespace(std::string_view text, std::chrono::milliseconds timeout) {
+  return ask_namespace(*impl_->core, text, true, timeout);
+}
 
-Error Runtime::close_namespace(NamespaceHandle ns) {
+Error Runtime::close_namespace(NamespaceHandle ns, std::chrono::milliseconds timeout) {
+  if (Error error = check_timeout("close_namespace: timeout", timeout)) return error;
   if (Error error = check_namespace(*impl_->core, "close_namespace", ns)) return error;
   const auto slot = std::make_shared<messages::Slot<Error>>();
   {
@@ -116,7 +123,7 @@ Error Runtime::close_namespace(NamespaceHandle ns) {
     impl_->core->host->tell_keys(messages::CloseNamespace{ns.id, slot});
   }
   Error error;
-  const auto done = runtime::wait_for(*slot, runtime::kControlTimeout, "close_namespace", &error);
+  const auto done = runtime::wait_for(*slot, timeout, "close_namespace", &error);
   return done ? *done : error;
 }
 
@@ -153,8 +160,9 @@ Result<std::vector<KnownPool>> Runtime::pools(NamespaceHandle ns) const {
   return result;
 }
 
-Result<GroupHandle> Runtime::register_group(NamespaceHandle ns, const GroupSpec& spec) {
+Result<GroupHandle> Runtime::register_group(NamespaceHandle ns, const GroupSpec& spec, std::chrono::milliseconds timeout) {
   Result<GroupHandle> result;
+  if ((result.error = check_timeout("register_group: timeout", timeout))) return result;
   if ((result.error = check_group(spec))) return result;
   if ((result.error = check_namespace(*impl_->core, "register_group", ns))) return result;
   messages::RegisterGroup command;
@@ -169,7 +177,7 @@ Result<GroupHandle> Runtime::register_group(NamespaceHandle ns, const GroupSpec&
     if ((result.error = call.error)) return result;
     impl_->core->host->tell_keys(std::move(command));
   }
-  const auto made = runtime::wait_for(*slot, runtime::kControlTimeout, "register_group", &result.error);
+  const auto made = runtime::wait_for(*slot, timeout, "register_group", &result.error);
   if (made && !(result.error = made->error)) result.value.id = made->id;
   return result;
 }
@@ -268,7 +276,8 @@ Result<std::shared_ptr<LookupOperation>> Runtime::lookup(GroupHandle group, std:
 
 namespace {
 
-Error call_lease(runtime::Core& core, const LeaseId& lease, std::uint32_t stop, const char* what) {
+Error call_lease(runtime::Core& core, const LeaseId& lease, std::uint32_t stop, const std::string& what, std::chrono::milliseconds timeout) {
+  if (Error error = check_timeout((what + ": timeout").c_str(), timeout)) return error;
   const auto slot = std::make_shared<messages::Slot<Reason>>();
   {
     const Call call(core);
@@ -276,19 +285,23 @@ Error call_lease(runtime::Core& core, const LeaseId& lease, std::uint32_t stop, 
     core.host->tell_keys(messages::LeaseCommand{{lease, core.engine, stop}, slot});
   }
   Error error;
-  const auto reason = runtime::wait_for(*slot, runtime::kControlTimeout, what, &error);
+  const auto reason = runtime::wait_for(*slot, timeout, what.c_str(), &error);
   if (!reason) return error;
   if (*reason == Reason::none) return {};
   const char* const why = *reason == Reason::lease_expired   ? ": the lease has ended before"
                           : *reason == Reason::lease_unknown ? ": there is no such lease: it is of another engine, or of another life of the store"
                                                              : "";
-  return {*reason, std::string(what) + ": " + std::string(to_string(*reason)) + why};
+  return {*reason, what + ": " + std::string(to_string(*reason)) + why};
 }
 
 }  // namespace
 
-Error Runtime::narrow(LeaseId lease, std::uint32_t stop) { return call_lease(*impl_->core, lease, stop, "narrow"); }
-Error Runtime::release(LeaseId lease) { return call_lease(*impl_->core, lease, 0, "release"); }
+Error Runtime::narrow(LeaseId lease, std::uint32_t stop, std::chrono::milliseconds timeout) {
+  return call_lease(*impl_->core, lease, stop, "narrow", timeout);
+}
+Error Runtime::release(LeaseId lease, std::chrono::milliseconds timeout) {
+  return call_lease(*impl_->core, lease, 0, "release", timeout);
+}
 
 Result<std::vector<std::uint8_t>> Runtime::exists(GroupHandle group, std::string_view pool, std::uint32_t shard,
                                                   std::span<const PageHash> pages) const {
@@ -357,12 +370,12 @@ Result<PageStat> Runtime::stat(NamespaceHandle ns, const PageHash& page) const {
 namespace {
 
 Result<std::shared_ptr<AdminOperation>> remove(runtime::Core& core, protocol::RemoveAsk&& ask, Completion&& completion,
-                                               std::uint32_t ns_handle = 0xffffffffU) {
+                                               std::chrono::milliseconds timeout, std::uint32_t ns_handle = 0xffffffffU) {
   if (core.config.read_only) return {nullptr, bad("remove: this runtime is read_only")};
   Result<std::shared_ptr<AdminOperation>> result;
   const Call call(core);
   if ((result.error = call.error)) return result;
-  result.value = runtime::make_operation<AdminOperation>(core, OperationKind::remove, kDefaultTimeout, std::move(completion));
+  result.value = runtime::make_operation<AdminOperation>(core, OperationKind::remove, timeout, std::move(completion));
   if (!runtime::begin_call(core, result.value->impl(), ask.pages.size())) return result;
   messages::AdminCommand command;
   command.operation = result.value;
@@ -375,7 +388,9 @@ Result<std::shared_ptr<AdminOperation>> remove(runtime::Core& core, protocol::Re
 }  // namespace
 
 Result<std::shared_ptr<AdminOperation>> Runtime::remove_key(GroupHandle group, std::string_view pool, std::uint32_t shard,
-                                                            const PageHash& page, Completion completion) {
+                                                            const PageHash& page, Completion completion,
+                                                            std::chrono::milliseconds timeout) {
+  if (Error error = check_timeout("remove_key: timeout", timeout)) return {nullptr, error};
   if (Error error = check_fork(*impl_->core)) return {nullptr, error};
   const runtime::GroupPtr record = impl_->core->directory->group(group.id);
   if (!record) return {nullptr, bad("remove_key: group handle " + std::to_string(group.id) + " was not registered here")};
@@ -392,10 +407,12 @@ Result<std::shared_ptr<AdminOperation>> Runtime::remove_key(GroupHandle group, s
   ask.pool = record->pools[at];
   ask.shard = shard;
   ask.pages = {page};
-  return remove(*impl_->core, std::move(ask), std::move(completion));
+  return remove(*impl_->core, std::move(ask), std::move(completion), timeout);
 }
 
-Result<std::shared_ptr<AdminOperation>> Runtime::remove_pages(NamespaceHandle ns, std::vector<PageHash> pages, Completion completion) {
+Result<std::shared_ptr<AdminOperation>> Runtime::remove_pages(NamespaceHandle ns, std::vector<PageHash> pages, Completion completion,
+                                                              std::chrono::milliseconds timeout) {
+  if (Error error = check_timeout("remove_pages: timeout", timeout)) return {nullptr, error};
   if (Error error = check_namespace(*impl_->core, "remove_pages", ns)) return {nullptr, error};
   if (pages.size() > kMaxBatchItems)
     return {nullptr, {Reason::too_many, "remove_pages: " + std::to_string(pages.size()) + " pages: must be at most " +
@@ -403,20 +420,23 @@ Result<std::shared_ptr<AdminOperation>> Runtime::remove_pages(NamespaceHandle ns
   protocol::RemoveAsk ask;
   ask.what = protocol::RemoveAsk::What::page;
   ask.pages = std::move(pages);
-  return remove(*impl_->core, std::move(ask), std::move(completion), ns.id);
+  return remove(*impl_->core, std::move(ask), std::move(completion), timeout, ns.id);
 }
 
-Result<std::shared_ptr<AdminOperation>> Runtime::remove_namespace(NamespaceHandle ns, Completion completion) {
+Result<std::shared_ptr<AdminOperation>> Runtime::remove_namespace(NamespaceHandle ns, Completion completion,
+                                                                  std::chrono::milliseconds timeout) {
+  if (Error error = check_timeout("remove_namespace: timeout", timeout)) return {nullptr, error};
   if (Error error = check_namespace(*impl_->core, "remove_namespace", ns)) return {nullptr, error};
   protocol::RemoveAsk ask;
   ask.what = protocol::RemoveAsk::What::ns;
-  return remove(*impl_->core, std::move(ask), std::move(completion), ns.id);
+  return remove(*impl_->core, std::move(ask), std::move(completion), timeout, ns.id);
 }
 
-Result<std::shared_ptr<AdminOperation>> Runtime::clear(Completion completion) {
+Result<std::shared_ptr<AdminOperation>> Runtime::clear(Completion completion, std::chrono::milliseconds timeout) {
+  if (Error error = check_timeout("clear: timeout", timeout)) return {nullptr, error};
   protocol::RemoveAsk ask;
   ask.what = protocol::RemoveAsk::What::all;
-  return remove(*impl_->core, std::move(ask), std::move(completion));
+  return remove(*impl_->core, std::move(ask), std::move(completion), timeout);
 }
 
 Result<std::shared_ptr<AdminOperation>> Runtime::flush(AckLevel level, std::chrono::milliseconds timeout, Completion completion) {
@@ -434,7 +454,7 @@ Result<std::shared_ptr<AdminOperation>> Runtime::flush(AckLevel level, std::chro
   return result;
 }
 
-Stats Runtime::stats() const {
+Stats Runtime::stats(std::chrono::milliseconds timeout) const {
   Stats stats;
   runtime::Core& core = *impl_->core;
   const runtime::Counters& counters = *core.counters;
@@ -454,7 +474,8 @@ Stats Runtime::stats() const {
   protocol::StoreStats sum;
   std::size_t answered = 0;
   // In a callback a store may be waiting for this very thread; it is not waited for then.
-  const auto until = std::chrono::steady_clock::now() + (in_callback() ? std::chrono::seconds(0) : std::chrono::seconds(2));
+  const auto until = std::chrono::steady_clock::now() +
+                     (in_callback() ? std::chrono::milliseconds(0) : std::clamp(timeout, std::chrono::milliseconds(0), kMaxTimeout));
   for (const auto& slot : slots) {
     const auto part = slot->wait_until(until).value_or(std::nullopt);
     if (!part) continue;
@@ -512,8 +533,9 @@ StoreStart Runtime::store_start() const {
   return !call.error && core.connection ? core.connection->store_start() : core.store_start;
 }
 
-Result<std::vector<ClientInfo>> Runtime::clients() const {
+Result<std::vector<ClientInfo>> Runtime::clients(std::chrono::milliseconds timeout) const {
   Result<std::vector<ClientInfo>> result;
+  if ((result.error = check_timeout("clients: timeout", timeout))) return result;
   const auto slot = std::make_shared<messages::Slot<std::vector<ClientInfo>>>();
   {
     const Call call(*impl_->core);
@@ -523,7 +545,7 @@ Result<std::vector<ClientInfo>> Runtime::clients() const {
       return result;
     }
   }
-  auto list = runtime::wait_for(*slot, runtime::kControlTimeout, "clients", &result.error);
+  auto list = runtime::wait_for(*slot, timeout, "clients", &result.error);
   if (list) result.value = std::move(*list);
   if (!connected()) result.error = runtime::store_lost();
   return result;

@@ -4,6 +4,7 @@
 #include <spdlog/logger.h>
 #include <spdlog/sinks/stdout_sinks.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -23,21 +24,35 @@ spdlog::level::level_enum spdlog_level(Level level) {
   return spdlog::level::info;
 }
 
-/// Bytes of the character that begins there; 0: it is none in UTF-8, or one that controls a terminal.
-std::size_t shown_bytes(std::string_view text) {
+struct Character {
+  std::uint32_t code = 0;
+  std::size_t bytes = 0;  // 0: what begins there is none in UTF-8
+};
+
+Character first_of(std::string_view text) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned first = byte(0);
-  if (first < 0x80) return first >= 0x20 && first != 0x7f ? 1 : 0;
+  if (first < 0x80) return {first, 1};
   const std::size_t length = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
-  if (first < 0xc2 || first > 0xf4 || text.size() < length) return 0;
+  if (first < 0xc2 || first > 0xf4 || text.size() < length) return {};
   std::uint32_t code = first & (0xffU >> (length + 1));
   for (std::size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xc0U) != 0x80) return 0;
+    if ((byte(i) & 0xc0U) != 0x80) return {};
     code = code << 6 | (byte(i) & 0x3fU);
   }
-  constexpr std::array<std::uint32_t, 5> kLeast{0, 0, 0xa0, 0x800, 0x10000};  // shorter forms; U+0080 to U+009F control
-  return code >= kLeast[length] && code <= 0x10ffff && (code < 0xd800 || code > 0xdfff) ? length : 0;
+  constexpr std::array<std::uint32_t, 5> kLeast{0, 0, 0x80, 0x800, 0x10000};  // shorter forms
+  if (code < kLeast[length] || code > 0x10ffff || (code >= 0xd800 && code <= 0xdfff)) return {};
+  return {code, length};
 }
+
+/// A terminal obeys it, or shows what follows in another order than it stands in.
+bool is_obeyed(std::uint32_t code) {
+  const auto within = [code](std::uint32_t first, std::uint32_t last) { return code >= first && code <= last; };
+  return code < 0x20 || within(0x7f, 0x9f) || code == 0x61c || within(0x200e, 0x200f) || within(0x202a, 0x202e) ||
+         within(0x2066, 0x2069);
+}
+
+constexpr char kDigits[] = "0123456789abcdef";
 
 }  // namespace
 
@@ -45,15 +60,34 @@ std::string printable(std::string_view text) {
   std::string shown;
   shown.reserve(text.size());
   while (!text.empty()) {
-    const std::size_t bytes = shown_bytes(text);
-    if (bytes != 0) {
-      shown += text.substr(0, bytes);
-    } else {
-      constexpr char kDigits[] = "0123456789abcdef";
-      const auto byte = static_cast<unsigned char>(text.front());
-      shown += {'\\', 'x', kDigits[byte >> 4], kDigits[byte & 15U]};
+    const Character next = first_of(text);
+    const std::size_t bytes = std::max<std::size_t>(next.bytes, 1);
+    const bool as_it_is = next.bytes != 0 && !is_obeyed(next.code);
+    for (const char one : text.substr(0, bytes)) {
+      const auto byte = static_cast<unsigned char>(one);
+      if (as_it_is) shown += one;
+      else shown += {'\\', 'x', kDigits[byte >> 4], kDigits[byte & 15U]};
     }
-    text.remove_prefix(bytes != 0 ? bytes : 1);
+    text.remove_prefix(bytes);
+  }
+  return shown;
+}
+
+std::string escaped_json(std::string_view json) {
+  std::string shown;
+  shown.reserve(json.size());
+  while (!json.empty()) {
+    const Character next = first_of(json);
+    const std::size_t bytes = std::max<std::size_t>(next.bytes, 1);
+    if (next.code >= 0x20 && is_obeyed(next.code))
+      shown += {'\\',
+                'u',
+                kDigits[next.code >> 12],
+                kDigits[(next.code >> 8) & 15U],
+                kDigits[(next.code >> 4) & 15U],
+                kDigits[next.code & 15U]};
+    else shown += json.substr(0, bytes);
+    json.remove_prefix(bytes);
   }
   return shown;
 }

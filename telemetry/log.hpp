@@ -13,8 +13,10 @@ namespace kvonce::telemetry {
 enum class Level : std::uint8_t { error, warning, info };
 
 /// As it can be shown: names come from clients, and may have what a terminal would obey. Control characters, also those above
-/// U+007F, and bytes that are no UTF-8 are written as \xNN.
+/// U+007F, those that turn the direction of writing, and bytes that are no UTF-8 are written as \xNN.
 std::string printable(std::string_view text);
+/// A text of JSON with the same characters written as \uNNNN, except those below U+0020, which JSON has between its values only.
+std::string escaped_json(std::string_view json);
 
 /// "[time] [kvonce] [level] text", the text as printable() makes it. Never throws; from any thread.
 void say(Level level, std::string_view text) noexcept;

@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "apps/json_text.hpp"
 #include "apps/kvonce/command.hpp"
 #include "bench/jobs.hpp"
 #include "bench/rank_process.hpp"
@@ -72,7 +73,7 @@ int run_command(Command& command) {
   if (!outcome.error.empty()) return tell_error(name, outcome.error);
   if (!command.output.quiet && !outcome.result.empty()) {
     const std::string text = command.output.format == OutputFormat::json
-                                 ? outcome.result.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n"
+                                 ? json_text(outcome.result) + "\n"
                                  : bench::text_of(outcome.result);
     std::fwrite(text.data(), 1, text.size(), stdout);
   }
@@ -98,10 +99,13 @@ void add_job_options(CLI::App& app, Command& command) {
     command.number(app, "--movers", options.movers, "Copying threads; the copy limit is measured with as many");
     app.add_option("--kernel", options.kernel, "How to copy: auto (default), avx512, avx2, portable")->option_text("KERNEL");
     command.number(app, "--inline-copy", options.inline_copy_bytes, "Largest batch that the calling thread copies itself", true);
-    command.limit_option = app.add_option("--limit-time", command.limit, "Time to measure the copy limit, before and after; 0ms: not at all [800ms]")
-                               ->option_text("TIME");
     app.add_flag("--lockstep", options.lockstep, "A barrier before each batch; else ranks start together and run free");
   }
+  if (moves || job == Job::exists || job == Job::lookup || job == Job::idle)
+    command.limit_option = app.add_option("--limit-time", command.limit,
+                                          std::string("Time to measure the copy limit, ") +
+                                              (moves ? "before and after; 0ms: not at all [800ms]" : "before; 0ms: not at all [200ms]"))
+                               ->option_text("TIME");
   if (job == Job::exists) command.number(app, "--operations", options.operations, "Keys asked by each rank");
   if (job == Job::lookup) {
     command.number(app, "--operations", options.operations, "Lookups");

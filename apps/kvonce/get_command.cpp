@@ -62,7 +62,7 @@ int tell_got(const StoreClient& client, const GetOptions& options, const PageKey
 }
 
 Got get_page(StoreClient& client, const GetOptions& options, const PageKey& key) {
-  const auto ns = client.runtime().find_namespace(options.store.ns);
+  const auto ns = client.runtime().find_namespace(options.store.ns, client.left());
   if (ns.error.reason == Reason::unknown_namespace) return {{}, Reason::absent, 0};
   if (!ns) return {ns.error.text, {}, 0};
   const auto pools = client.runtime().pools(ns.value);

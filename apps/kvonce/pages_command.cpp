@@ -59,7 +59,7 @@ ordered_json pages_json(const std::vector<PageKey>& keys, const std::vector<bool
 /// Nothing, without error: nobody has opened it yet, so nothing is in it.
 Result<std::optional<NamespaceHandle>> find_namespace(StoreClient& client, const std::string& text) {
   Result<std::optional<NamespaceHandle>> result;
-  const auto found = client.runtime().find_namespace(text);
+  const auto found = client.runtime().find_namespace(text, client.left());
   if (found) result.value = found.value;
   else if (found.error.reason != Reason::unknown_namespace) result.error = found.error;
   return result;
@@ -135,8 +135,8 @@ int run_remove(const PagesOptions& options) {
     if (!pages.error.empty()) return tell_error("rm", pages.error);
     std::vector<PageHash> hashes;
     for (const PageKey& key : parsed.keys) hashes.push_back(key.hash);
-    const auto removed = options.whole_namespace ? client.runtime().remove_namespace(*ns.value)
-                                                 : client.runtime().remove_pages(*ns.value, std::move(hashes));
+    const auto removed = options.whole_namespace ? client.runtime().remove_namespace(*ns.value, {}, client.left())
+                                                 : client.runtime().remove_pages(*ns.value, std::move(hashes), {}, client.left());
     if (const Error error = client.wait(removed)) return tell_error("rm", error.text);
     objects = removed.value->count();
   }
@@ -148,7 +148,7 @@ int run_clear(const PagesOptions& options) {
   if (!options.yes) return tell_error("clear", "this removes every page of every namespace of the store: confirm with --yes");
   const auto opened = StoreClient::open(options.store, StoreClient::Use::write);
   if (!opened.client) return tell_error("clear", opened.error);
-  const auto cleared = opened.client->runtime().clear();
+  const auto cleared = opened.client->runtime().clear({}, opened.client->left());
   if (const Error error = opened.client->wait(cleared)) return tell_error("clear", error.text);
   if (!options.store.output.quiet) {
     if (options.store.output.format == OutputFormat::json)

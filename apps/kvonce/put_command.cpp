@@ -144,7 +144,7 @@ Error read_back(ShellPool& pool, Work& work, std::size_t first, std::size_t end,
 }
 
 std::string put_all(StoreClient& client, const PutOptionsGiven& options, Work& work) {
-  const auto ns = client.runtime().open_namespace(options.store.ns);
+  const auto ns = client.runtime().open_namespace(options.store.ns, client.left());
   if (!ns) return ns.error.text;
   const auto pools = client.runtime().pools(ns.value);
   if (!pools) return pools.error.text;

@@ -7,6 +7,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "apps/json_text.hpp"
 #include "protocol/units.hpp"
 
 namespace kvonce::apps {
@@ -191,7 +192,7 @@ std::string replay_json(const ReplayPlan& plan, const ReplayOutcome& outcome) {
   out["runs"] = ordered_json::array();
   for (std::size_t i = 0; i < outcome.runs.size(); ++i)
     out["runs"].push_back(run_json(plan.runs[i], outcome.runs[i]));
-  return out.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + '\n';
+  return json_text(out) + '\n';
 }
 
 std::string replay_table(const ReplayPlan& plan, const ReplayOutcome& outcome) {

@@ -137,7 +137,7 @@ void print_store(const StoreClient& client, const StoreView& view) {
 
 int stat_store(StoreClient& client, const StatOptions& options, bool with_pools) {
   StoreView view;
-  auto clients = client.runtime().clients();
+  auto clients = client.runtime().clients(client.left());
   if (!clients) return tell_error("stat", clients.error.text);
   view.clients = std::move(clients.value);
   std::erase_if(view.clients, [&](const ClientInfo& other) { return other.engine_id == client.engine_id(); });
@@ -149,7 +149,7 @@ int stat_store(StoreClient& client, const StatOptions& options, bool with_pools)
   std::vector<KnownPool> pools;
   int status = kExitDone;
   if (with_pools) {
-    const auto ns = client.runtime().find_namespace(options.store.ns);
+    const auto ns = client.runtime().find_namespace(options.store.ns, client.left());
     if (ns.error.reason == Reason::unknown_namespace) status = kExitSomeFailed;
     else if (!ns) return tell_error("stat", ns.error.text);
     else {
@@ -184,7 +184,7 @@ int stat_page(StoreClient& client, const StatOptions& options) {
   const ParsedKeys keys = parse_keys({options.page});
   const PageKey& key = keys.keys.front();
   PageStat page;
-  const auto ns = client.runtime().find_namespace(options.store.ns);
+  const auto ns = client.runtime().find_namespace(options.store.ns, client.left());
   if (!ns && ns.error.reason != Reason::unknown_namespace) return tell_error("stat", ns.error.text);
   if (ns) {
     auto stat = client.runtime().stat(ns.value, key.hash);

@@ -9,6 +9,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "apps/json_text.hpp"
 #include "apps/kvonce/command.hpp"
 #include "apps/kvonce/stop_store.hpp"
 #include "protocol/units.hpp"
@@ -44,7 +45,7 @@ int run_stop(const StopOptions& options) {
   if (!options.output.quiet) {
     if (options.output.format == OutputFormat::json) {
       const nlohmann::ordered_json out{{"store", "unix:" + socket}, {"was_running", stopped.was_running}, {"pid", stopped.pid}};
-      std::printf("%s\n", out.dump(2, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
+      std::printf("%s\n", json_text(out).c_str());
     } else if (stopped.was_running) {
       print_line("kvonced with pid %u on unix:%s has ended", stopped.pid, socket.c_str());
     } else {

@@ -8,6 +8,7 @@
 
 #include <unistd.h>
 
+#include "apps/json_text.hpp"
 #include "bench/store_use.hpp"
 #include "protocol/shard_key_core.hpp"
 #include "protocol/units.hpp"
@@ -119,7 +120,9 @@ milliseconds StoreClient::left() const {
 
 Error StoreClient::wait(const Result<std::shared_ptr<AdminOperation>>& operation) const {
   if (operation.error) return operation.error;
-  if (!operation.value->wait_for(left())) return {Reason::deadline, "no answer within " + timeout_text_ + " (--timeout)"};
+  // The operation's own time is the same, and may be over a moment earlier.
+  if (!operation.value->wait_for(left()) || operation.value->error().reason == Reason::deadline)
+    return {Reason::deadline, "no answer within " + timeout_text_ + " (--timeout)"};
   return operation.value->error();
 }
 
@@ -129,7 +132,7 @@ ShellPool::ShellPool(StoreClient& client, NamespaceHandle ns, const std::string&
   GroupSpec spec;
   spec.name = std::string(kGroupPrefix) + name;
   spec.pools.push_back({name, ShardCounts{}, HitPolicy::every_page(), false});
-  auto group = client.runtime().register_group(ns, spec);
+  auto group = client.runtime().register_group(ns, spec, client.left());
   if ((error_ = group.error)) return;
   group_ = *group;
   auto rank = client.runtime().add_rank(group_, {});
@@ -140,7 +143,7 @@ ShellPool::ShellPool(StoreClient& client, NamespaceHandle ns, const std::string&
   pool.shard = Coordinates{};
   pool.components.push_back({"bytes", {{bytes_.data(), object_bytes, object_bytes}}});
   pool.rows = rows;
-  auto handle = rank_->register_pool(pool);
+  auto handle = rank_->register_pool(pool, client.left());
   if ((error_ = handle.error)) return;
   pool_ = *handle;
 }
@@ -162,7 +165,7 @@ ShellPool::Loaded ShellPool::load(const PageHash& page, std::uint64_t row, Clock
       if (!load) return {Reason::none, load.error};
       load.value->wait();
       reason = load.value->results().front();
-      static_cast<void>(client_.runtime().release(found.lease));  // it goes with this process, too
+      static_cast<void>(client_.runtime().release(found.lease, client_.left()));  // it goes with this process, too
     }
     if (reason == Reason::store_lost || reason == Reason::deadline || reason == Reason::closed)
       return {Reason::none, {reason, "the page could not be read: " + std::string(to_string(reason))}};
@@ -185,7 +188,7 @@ const KnownPool* find_shell_pool(const std::vector<KnownPool>& pools, const std:
 }
 
 void print_json(const nlohmann::ordered_json& value) {
-  std::printf("%s\n", value.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace).c_str());
+  std::printf("%s\n", json_text(value).c_str());
 }
 
 }  // namespace kvonce::apps

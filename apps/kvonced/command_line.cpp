@@ -4,15 +4,18 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <iostream>
+#include <cstdio>
 #include <limits>
 #include <map>
+#include <sstream>
 
 #include <CLI/CLI.hpp>
 #include <fcntl.h>
 
 #include <kvonce/version.hpp>
 
+#include "apps/nearest_word.hpp"
+#include "apps/standard_streams.hpp"
 #include "protocol/units.hpp"
 #include "runtime/auto_store.hpp"
 
@@ -67,8 +70,7 @@ void add_options(CLI::App& app, Texts& texts, CommandLine& line, bool all) {
 std::string unknown_argument(const std::string& given) {
   if (!given.starts_with("--")) return '"' + given + "\" is not expected: kvonced takes options only (kvonced --help)";
   const std::string name = given.substr(0, given.find('='));
-  const std::string near = nearest_setting(name.substr(2));
-  return name + " is no option" + (near.empty() ? "" : "; the nearest is --" + near) + " (kvonced --help-all tells them all)";
+  return name + " is no option" + nearest_text("--", nearest_setting(name.substr(2))) + " (kvonced --help-all tells them all)";
 }
 
 void read_descriptor(const std::string& name, const std::string& text, CommandLine& line, int& descriptor) {
@@ -104,6 +106,14 @@ std::string in_plain_words(const CLI::ParseError& error) {
   return text;
 }
 
+/// Help or version: the exit status.
+int show(const std::string& text, int status) {
+  const std::string wrong = write_out(text);
+  if (wrong.empty()) return status;
+  std::fprintf(stderr, "kvonced: %s\n", wrong.c_str());
+  return 2;
+}
+
 }  // namespace
 
 CommandLine read_command_line(int argc, char** argv) {
@@ -118,16 +128,16 @@ CommandLine read_command_line(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& wanted) {
-    const int status = app.exit(wanted);
-    line.exit_status = std::cout.flush() ? status : 2;
+    std::ostringstream out;
+    const int status = app.exit(wanted, out, out);
+    line.exit_status = show(out.str(), status);
     return line;
   } catch (const CLI::ParseError& error) {
     line.errors.push_back(in_plain_words(error) + " (kvonced --help)");
     return line;
   }
   if (texts.help_all) {
-    std::cout << app.help();
-    line.exit_status = std::cout.flush() ? 0 : 2;
+    line.exit_status = show(app.help(), 0);
     return line;
   }
   for (const std::string& given : app.remaining()) {

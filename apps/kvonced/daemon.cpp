@@ -105,7 +105,8 @@ class Daemon {
       return 0;
     }
     if (!started) {
-      std::fprintf(stderr, "kvonced: %s\n", telemetry::printable(in_words_of_settings(started.error.text, settled_)).c_str());
+      const std::string text = in_words_of_settings(started.error.text, settled_) + what_helps(started.error.text);
+      std::fprintf(stderr, "kvonced: %s\n", telemetry::printable(text).c_str());
       return 2;
     }
     starting.reset();
@@ -122,6 +123,15 @@ class Daemon {
     say(Level::info, "ended");
     if (signals_.parent_gone()) remove_folder();
     return left ? kExitIncomplete : 0;
+  }
+
+  /// Behind the sentence that names the process which has the socket or the arena's file.
+  std::string what_helps(const std::string& error) const {
+    if (error.find(" already serves ") != std::string::npos)
+      return " What helps: kvonce stop --store unix:" + settings_.socket + " ends it, or another --socket for this one";
+    if (error.find(" is in use by ") != std::string::npos)
+      return ". What helps: kvonce stop --store unix:PATH, with the socket of the other store, ends it, or another --arena-file for this one";
+    return {};
   }
 
   /// Of the socket, as whoever made it for this store alone would: when nothing but this store's log and arena is in it. The socket and

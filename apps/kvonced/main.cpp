@@ -94,9 +94,18 @@ int dump(const CommandLine& line, const Settled& settled) {
   Settled shown = settled;
   shown.errors.insert(shown.errors.begin(), line.errors.begin(), line.errors.end());
   const std::string text = line.quiet ? std::string() : line.json ? dump_json(shown) : dump_text(shown);
-  const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
-  if (!written) return tell_errors({"the settings could not be written to standard output"});
+  if (const std::string wrong = write_out(text); !wrong.empty()) return tell_errors({"the settings could not be written: " + wrong});
   return shown.errors.empty() ? 0 : tell_errors(shown.errors);
+}
+
+/// Of the socket that is this user's by default. To look at the settings has not made it.
+std::string make_folder(const Settled& settled) {
+  for (const SettledLine& line : settled.lines) {
+    std::string why_not;
+    if (line.setting->name == std::string_view("socket") && line.text.empty() && kvonce::runtime::auto_socket_path(&why_not).empty())
+      return user_name(settled.lines, "socket") + ": there is no default: " + why_not;
+  }
+  return {};
 }
 
 }  // namespace
@@ -113,6 +122,7 @@ int main(int argc, char** argv) {
     errors.insert(errors.end(), settled.errors.begin(), settled.errors.end());
     return tell_errors(errors);
   }
+  if (const std::string wrong = make_folder(settled); !wrong.empty()) return tell_errors({wrong});
   if (const std::string wrong = fit_limits(settled.settings); !wrong.empty()) return tell_errors({wrong});
   // Told here: populated memory that is not there ends with the kernel killing some process, not with a sentence.
   const std::uint64_t available = kvonce::runtime::available_memory();

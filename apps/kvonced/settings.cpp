@@ -10,6 +10,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "apps/nearest_word.hpp"
 #include "protocol/units.hpp"
 #include "runtime/auto_store.hpp"
 #include "runtime/host_memory.hpp"
@@ -110,7 +111,7 @@ std::string apply_socket(std::string_view text, Settings& settings, std::string&
   }
   if (path.empty()) {
     std::string why_not;
-    path = runtime::auto_socket_path(&why_not);
+    path = runtime::auto_socket_path(&why_not, false);  // made when a store is started, not when settings are shown
     if (path.empty()) return "there is no default: " + why_not;
     note = runtime::passed_over_folder();
     if (note.empty()) note = "this user's run-time folder";
@@ -264,22 +265,6 @@ std::vector<Setting> make_settings() {
 
 #undef KVONCED_FIELD
 
-/// Insertions, deletions and changes that make one of the other.
-std::size_t distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = row[0];
-    row[0] = i;
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t changed = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, changed});
-    }
-  }
-  return row[b.size()];
-}
-
 }  // namespace
 
 const std::vector<Setting>& all_settings() {
@@ -294,24 +279,16 @@ std::string environment_name(std::string_view setting) {
 }
 
 std::string nearest_setting(std::string_view given) {
-  constexpr std::size_t kLongest = 64;
-  std::string plain(given.substr(0, kLongest));
+  std::string plain(given);
   std::replace(plain.begin(), plain.end(), '_', '-');
-  const Setting* best = nullptr;
-  std::size_t least = std::max<std::size_t>(2, plain.size() / 3) + 1;
-  for (const Setting& setting : all_settings()) {
-    const std::size_t away = distance(plain, setting.name);
-    if (away >= least) continue;
-    least = away;
-    best = &setting;
-  }
-  return best == nullptr ? std::string() : best->name;
+  std::vector<std::string> names;
+  for (const Setting& setting : all_settings()) names.emplace_back(setting.name);
+  return nearest_word(plain, names);
 }
 
 std::string unknown_setting(std::string_view given) {
   std::string text = in_quotes(given) + " is no setting";
-  if (const std::string near = nearest_setting(given); !near.empty()) text += "; the nearest is " + near;
-  text += "; allowed are ";
+  text += nearest_text("", nearest_setting(given)) + "; allowed are ";
   for (const Setting& setting : all_settings()) text += (&setting == &all_settings().front() ? "" : ", ") + std::string(setting.name);
   return text;
 }

@@ -10,6 +10,7 @@
 
 #include <kvonce/version.hpp>
 
+#include "apps/json_text.hpp"
 #include "apps/kvonced/settings.hpp"
 #include "protocol/units.hpp"
 
@@ -187,7 +188,7 @@ std::string dump_json(const Settled& settled) {
     if (value.is_discarded()) value = line.text;
     out["settings"][line.setting->name] = {{"value", value}, {"origin", line.origin}, {"given", line.text}};
   }
-  return out.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  return json_text(out) + "\n";
 }
 
 }  // namespace kvonce::apps

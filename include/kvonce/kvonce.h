@@ -21,6 +21,9 @@
  * Rows: from kvonce_put until its operation is done a row must not change; from kvonce_load until then it may be written. Freeing
  * an operation ends neither: it only gives up the result.
  *
+ * Time: a call that waits takes timeout_ms, in its options where it has some, and answers `deadline` after it. Those without one
+ * answer within 10 s (kvonce_runtime_stats 2 s, operations of remove and clear 30 s), with `deadline` too.
+ *
  * Fork: in a child every call on a handle of the parent answers `closed` at once, and _free does nothing.
  */
 #ifndef KVONCE_KVONCE_H
@@ -299,7 +302,7 @@ KVONCE_C_API kvonce_reason kvonce_namespace_find(kvonce_runtime* runtime, const 
 /* This process uses the namespace no more; to be called as often as it was opened or found here. After the last time its number
  * and the groups made of it mean nothing; `busy` while pools of ranks are registered in it. What is stored stays. A store has
  * room for 1,024 namespaces: when a new one needs the place, the one goes, with its objects, that no connected process has had
- * open for longest. `unknown_namespace`: not open here. Answers within 10 s, also while the store is lost. */
+ * open for longest. `unknown_namespace`: not open here. Answers also while the store is lost. */
 KVONCE_C_API kvonce_reason kvonce_namespace_close(kvonce_runtime* runtime, uint32_t ns, kvonce_error* error);
 
 typedef struct kvonce_known_pool {
@@ -325,6 +328,7 @@ typedef struct kvonce_group_options {
   size_t pool_count;   /* 1 to 64 */
   kvonce_shards ranks; /* ranks of the engine on each axis */
   uint16_t reserved;   /* 0 */
+  uint64_t timeout_ms; /* 1 ms to 1 h; 0: 10 s */
 } kvonce_group_options;
 KVONCE_C_API kvonce_reason kvonce_group_register(kvonce_runtime* runtime, uint32_t ns, const kvonce_group_options* options,
                                                  uint32_t* group, kvonce_error* error);
@@ -360,6 +364,7 @@ typedef struct kvonce_pool_options {
   uint64_t rows;          /* rows of every layer, named 0 .. rows-1 */
   uint32_t memory;        /* kvonce_memory */
   int32_t device;
+  uint64_t timeout_ms; /* 1 ms to 1 h; 0: 10 s */
 } kvonce_pool_options;
 KVONCE_C_API kvonce_reason kvonce_pool_register(kvonce_rank* rank, const kvonce_pool_options* options, uint32_t* pool,
                                                 kvonce_error* error);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The embedding API: a Runtime starts the actors of an engine process (and, embedded, the store itself).
-// All calls may be made from any thread. Every call has a deadline; bad calls get an Error that names what was wrong.
+// All calls may be made from any thread. Every call that waits has a deadline: `timeout`, 1 ms to 1 h unless said. Bad calls get an
+// Error that names what was wrong.
 #pragma once
 
 #include <array>
@@ -39,6 +40,9 @@ inline constexpr std::size_t kMaxBatchItems = 65'536;
 inline constexpr std::size_t kMaxOpenCalls = 16'384;
 inline constexpr std::size_t kMaxOpenItems = std::size_t{1} << 20U;
 inline constexpr std::chrono::milliseconds kDefaultTimeout{30'000};
+/// Of calls that only ask the store for a number, or tell it one.
+inline constexpr std::chrono::milliseconds kControlTimeout{10'000};
+inline constexpr std::chrono::milliseconds kStatsTimeout{2'000};
 inline constexpr std::chrono::milliseconds kMaxTimeout{3'600'000};
 inline constexpr std::chrono::milliseconds kStopTimeout{5'000};
 
@@ -177,7 +181,7 @@ class KVONCE_API Rank {
   Rank(const Rank&) = delete;
   Rank& operator=(const Rank&) = delete;
 
-  Result<PoolHandle> register_pool(const PoolSpec& spec);
+  Result<PoolHandle> register_pool(const PoolSpec& spec, std::chrono::milliseconds timeout = kControlTimeout);
   /// Refuses new work for the pool at once and waits until no row of it is lent. On error `deadline` the pool is still
   /// closing: its rows must stay where they are; call again.
   Error unregister_pool(PoolHandle pool, std::chrono::milliseconds timeout = kDefaultTimeout);
@@ -216,15 +220,15 @@ class KVONCE_API Runtime {
   const RuntimeConfig& config() const noexcept;
 
   /// The text says all that decides the bytes besides hash, pool and shard: model, revision, dtype, page tokens, tenant.
-  Result<NamespaceHandle> open_namespace(std::string_view text);
+  Result<NamespaceHandle> open_namespace(std::string_view text, std::chrono::milliseconds timeout = kControlTimeout);
   /// As open_namespace, but one that nobody has opened yet is the error unknown_namespace, and is not made.
-  Result<NamespaceHandle> find_namespace(std::string_view text);
+  Result<NamespaceHandle> find_namespace(std::string_view text, std::chrono::milliseconds timeout = kControlTimeout);
   /// This process uses the namespace no more; to be called as often as it was opened or found here. After the last time the
   /// handle and the groups made of it mean nothing, and pools of ranks may not be registered in it any more (else `busy`).
   /// What is stored stays. A store has room for 1,024 namespaces: when a new one needs the place, the one goes, with its
   /// objects, that no connected process has had open for longest; namespaces that are never closed stay open until their
   /// process disconnects, and too_many is the answer when all are open.
-  Error close_namespace(NamespaceHandle ns);
+  Error close_namespace(NamespaceHandle ns, std::chrono::milliseconds timeout = kControlTimeout);
   /// 16 random bytes that the store gives out once per (engine id, name): all processes of one engine get the same for one
   /// name, another engine, or a later life of this one, gets others. Name: 1 to 255 bytes, such as "weights 3" for what an
   /// engine computes after its third weight update; put the value into the text of the namespace. The newest 1,024 names of an
@@ -234,15 +238,16 @@ class KVONCE_API Runtime {
                                              std::chrono::milliseconds timeout = std::chrono::milliseconds{5'000});
   /// The pools of a namespace: those that were registered with the store when it was opened here, and this process's own.
   Result<std::vector<KnownPool>> pools(NamespaceHandle ns) const;
-  Result<GroupHandle> register_group(NamespaceHandle ns, const GroupSpec& spec);
+  Result<GroupHandle> register_group(NamespaceHandle ns, const GroupSpec& spec,
+                                     std::chrono::milliseconds timeout = kControlTimeout);
   Result<std::shared_ptr<Rank>> add_rank(GroupHandle group, const Coordinates& rank);
 
   /// At most 65,536 pages, a prefix from its first page on.
   Result<std::shared_ptr<LookupOperation>> lookup(GroupHandle group, std::vector<PageHash> pages, LookupOptions options = {});
   /// Gives back what lies behind `stop` pages (0: everything).
-  Error narrow(LeaseId lease, std::uint32_t stop);
+  Error narrow(LeaseId lease, std::uint32_t stop, std::chrono::milliseconds timeout = kControlTimeout);
   /// Releasing twice is no error.
-  Error release(LeaseId lease);
+  Error release(LeaseId lease, std::chrono::milliseconds timeout = kControlTimeout);
 
   /// As Rank::exists, for any pool of a group and any shard of it.
   Result<std::vector<std::uint8_t>> exists(GroupHandle group, std::string_view pool, std::uint32_t shard,
@@ -250,15 +255,19 @@ class KVONCE_API Runtime {
   Result<PageStat> stat(NamespaceHandle ns, const PageHash& page) const;
 
   Result<std::shared_ptr<AdminOperation>> remove_key(GroupHandle group, std::string_view pool, std::uint32_t shard,
-                                                     const PageHash& page, Completion completion = {});
-  Result<std::shared_ptr<AdminOperation>> remove_pages(NamespaceHandle ns, std::vector<PageHash> pages, Completion completion = {});
-  Result<std::shared_ptr<AdminOperation>> remove_namespace(NamespaceHandle ns, Completion completion = {});
-  Result<std::shared_ptr<AdminOperation>> clear(Completion completion = {});
+                                                     const PageHash& page, Completion completion = {},
+                                                     std::chrono::milliseconds timeout = kDefaultTimeout);
+  Result<std::shared_ptr<AdminOperation>> remove_pages(NamespaceHandle ns, std::vector<PageHash> pages, Completion completion = {},
+                                                       std::chrono::milliseconds timeout = kDefaultTimeout);
+  Result<std::shared_ptr<AdminOperation>> remove_namespace(NamespaceHandle ns, Completion completion = {},
+                                                           std::chrono::milliseconds timeout = kDefaultTimeout);
+  Result<std::shared_ptr<AdminOperation>> clear(Completion completion = {}, std::chrono::milliseconds timeout = kDefaultTimeout);
   /// Done when everything accepted or claimed when it was called has been decided at that level.
   Result<std::shared_ptr<AdminOperation>> flush(AckLevel level = AckLevel::memory,
                                                 std::chrono::milliseconds timeout = kDefaultTimeout,
                                                 Completion completion = {});
-  Stats stats() const;
+  /// Waits no longer than `timeout` (0 to 1 h) for what the store counts: see store_answered.
+  Stats stats(std::chrono::milliseconds timeout = kStatsTimeout) const;
 
   // -- a store of another process --------------------------------------------------------------------------------------
   /// False while the store is lost: calls end with store_lost, and a connection is tried again and again.
@@ -270,7 +279,7 @@ class KVONCE_API Runtime {
 
   // -- serving ---------------------------------------------------------------------------------------------------------
   /// The processes that are connected to the store, on either side of it.
-  Result<std::vector<ClientInfo>> clients() const;
+  Result<std::vector<ClientInfo>> clients(std::chrono::milliseconds timeout = kControlTimeout) const;
   /// Gives counters of this process to the store, for clients() and `kvonce stat` to show. They replace those of the same label
   /// (0 to 255 bytes, say "rank 3"), and go with the connection: tell them again from time to time. No counters: the label is
   /// forgotten. At most 8 labels a process (then too_many), 64 counters, names of 1 to 64 bytes; printable ASCII only. Sends,

@@ -361,7 +361,7 @@ class Pool:
 class Rank:
     """One rank of the engine in this process: its pools, puts and loads."""
 
-    def register_pool(self, name: str, components: Sequence[Component], rows: int | None = None, shard: int | tuple[int, int, int] | None = None, unit: int = 1, memory: str = 'host', device: int = 0) -> Pool:
+    def register_pool(self, name: str, components: Sequence[Component], rows: int | None = None, shard: int | tuple[int, int, int] | None = None, unit: int = 1, memory: str = 'host', device: int = 0, timeout: float = 10.0) -> Pool:
         """
         Registers memory for a pool of the group. The object of a page is its row in every layer of every component.
         rows: of every layer; None: as long as the arrays. shard: which part of the content this rank holds: None: by its place on every axis;
@@ -437,7 +437,7 @@ class Namespace:
     @property
     def text(self) -> str: ...
 
-    def group(self, name: str, pools: list[GroupPool], ranks: tuple[int, int, int] = (1, 1, 1)) -> Group:
+    def group(self, name: str, pools: list[GroupPool], ranks: tuple[int, int, int] = (1, 1, 1), timeout: float = 10.0) -> Group:
         """
         Registers the pools that a prefix needs together. ranks: of the engine, on the axes (tp, pp, cp).
         """
@@ -445,13 +445,13 @@ class Namespace:
     def stat(self, page: Page) -> PageStat | None:
         """None where the page is not there."""
 
-    def remove(self, pages: Pages) -> int:
+    def remove(self, pages: Pages, timeout: float = 30.0) -> int:
         """Number of objects removed."""
 
-    def clear(self) -> int:
+    def clear(self, timeout: float = 30.0) -> int:
         """Removes all of the namespace. Number of objects removed."""
 
-    def close(self) -> None:
+    def close(self, timeout: float = 10.0) -> None:
         """
         This process uses it no more: its groups mean nothing then, and no pool of a rank may be registered in it any more. What is stored stays. A store has room for 1,024 namespaces and gives the place of one that nobody has open to a new one. Idempotent.
         """
@@ -489,7 +489,7 @@ class Group:
         One byte per page, 0 or 1. Reads the index in shared memory: waits for nobody. shard: flat index.
         """
 
-    def remove_key(self, pool: str, shard: int, page: Page) -> int:
+    def remove_key(self, pool: str, shard: int, page: Page, timeout: float = 30.0) -> int:
         """Removes one object. Number of objects removed."""
 
 class Runtime:
@@ -509,17 +509,17 @@ class Runtime:
     @property
     def closed(self) -> bool: ...
 
-    def namespace(self, text: str) -> Namespace:
+    def namespace(self, text: str, timeout: float = 10.0) -> Namespace:
         """
         Opens the namespace. The text says all that decides the bytes: model, revision, dtype, page tokens, tenant; 1 to 4,096 bytes.
         """
 
-    def find_namespace(self, text: str) -> Namespace | None:
+    def find_namespace(self, text: str, timeout: float = 10.0) -> Namespace | None:
         """
         As namespace, but one that nobody has opened yet is None, and is not made.
         """
 
-    def epoch(self, name: str) -> bytes:
+    def epoch(self, name: str, timeout: float = 5.0) -> bytes:
         """
         16 random bytes that the store gives out once per (engine id while it is connected, name): all processes of the engine get the same.
         name: 1 to 255 bytes, as 'weights 3'; at most 1,024 names an engine. Raises StoreLost, Deadline.
@@ -538,12 +538,12 @@ class Runtime:
     def wait_connected(self, timeout: float) -> bool:
         """True when connected; False when the time (seconds) passed first."""
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self, timeout: float = 2.0) -> dict[str, Any]:
         """
-        Counters since the start, those that end in _now as they are; bytes are payload bytes. `verdicts` and `misses` are dicts by name. `store_answered` is False while the store is lost or slow: what it counts is then left out or is less than it is.
+        Counters since the start, those that end in _now as they are; bytes are payload bytes. `verdicts` and `misses` are dicts by name. `store_answered` is False while the store is lost or slower than `timeout`: what it counts is then left out or is less than it is.
         """
 
-    def clients(self) -> list[dict[str, Any]]:
+    def clients(self, timeout: float = 10.0) -> list[dict[str, Any]]:
         """
         The processes that are connected to the store: pid, engine_id, read_only, ranks, open_grants, quarantined_bytes, reports (label -> {name: count}, as each gave them).
         """
@@ -562,13 +562,13 @@ class Runtime:
         Waits until everything accepted so far is decided at that level. Raises Deadline after `timeout` seconds.
         """
 
-    def clear(self) -> int:
+    def clear(self, timeout: float = 30.0) -> int:
         """Removes everything from the store. Number of objects removed."""
 
-    def release(self, lease: Lease | bytes) -> None:
+    def release(self, lease: Lease | bytes, timeout: float = 10.0) -> None:
         """Gives a lease back; twice is no error."""
 
-    def narrow(self, lease: Lease | bytes, pages: int) -> None:
+    def narrow(self, lease: Lease | bytes, pages: int, timeout: float = 10.0) -> None:
         """
         Gives back what lies behind so many pages of the prefix (0: everything).
         """

@@ -145,8 +145,9 @@ std::optional<Coordinates> shard_of(nb::handle shard, const ShardCounts& counts,
 
 PyPool register_pool(const PyRank& self, const std::string& name, const nb::sequence& components,
                      std::optional<std::uint64_t> rows, nb::handle shard, std::uint32_t unit, const std::string& memory,
-                     std::int32_t device) {
+                     std::int32_t device, double timeout) {
   self.box->use();
+  const auto time = milliseconds(timeout, "timeout");
   if (unit < 1) raise_bad("pool '" + name + "': unit is 0: must be 1 or more");
   if (memory != "host" && memory != "hip") raise_bad("pool '" + name + "': memory is '" + memory + "': must be 'host' or 'hip'");
   PoolSpec spec;
@@ -181,7 +182,7 @@ PyPool register_pool(const PyRank& self, const std::string& name, const nb::sequ
   if (!found && !spec.components.empty())
     raise_bad("pool '" + name + "': rows must be given where no layer tells how many it has");
   spec.rows = found.value_or(0);
-  auto registered = ask([rank = self.box->shared(), spec] { return rank->register_pool(spec); });
+  auto registered = ask([rank = self.box->shared(), spec, time] { return rank->register_pool(spec, time); });
   check(registered.error);
   self.box->keep(registered.value, std::move(keepers));
   state->rank = self.box;
@@ -398,10 +399,11 @@ void bind_rank(nb::module_& module) {
            [](const PyPool& p) { return "<kvonce.Pool '" + p.state->name + "' of " + std::to_string(p.state->rows) + " rows>"; });
   nb::class_<PyRank>(module, "Rank", "One rank of the engine in this process: its pools, puts and loads.")
       .def("register_pool", &register_pool, nb::arg("name"), nb::arg("components"), nb::arg("rows") = nb::none(),
-           nb::arg("shard") = nb::none(), nb::arg("unit") = 1, nb::arg("memory") = "host", nb::arg("device") = 0,
+           nb::arg("shard") = nb::none(), nb::arg("unit") = 1, nb::arg("memory") = "host", nb::arg("device") = 0, nb::arg("timeout") = 10.0,
            nb::sig(
                "def register_pool(self, name: str, components: collections.abc.Sequence[Component], rows: int | None = None,"
-               " shard: int | tuple[int, int, int] | None = None, unit: int = 1, memory: str = 'host', device: int = 0) -> Pool"),
+               " shard: int | tuple[int, int, int] | None = None, unit: int = 1, memory: str = 'host', device: int = 0, "
+               "timeout: float = 10.0) -> Pool"),
            "Registers memory for a pool of the group. The object of a page is its row in every layer of every component.\n"
            "rows: of every layer; None: as long as the arrays. shard: which part of the content this rank holds: None: by its "
            "place on every axis;\n"

@@ -13,6 +13,11 @@ ShardCounts counts_of(nb::handle three, const std::string& name) {
   return {axes[0], axes[1], axes[2]};
 }
 
+/// What calls have when no time is given, as in runtime.hpp; the signatures below write the same.
+constexpr double kControlSeconds = 10.0;
+constexpr double kRemoveSeconds = 30.0;
+static_assert(kControlTimeout == std::chrono::seconds(10) && kDefaultTimeout == std::chrono::seconds(30) && kStatsTimeout == std::chrono::seconds(2));
+
 /// kvonce.Runtime; all else holds its box.
 struct PyRuntime {
   RuntimePtr box;
@@ -193,21 +198,25 @@ nb::dict start_of(const StoreStart& start) {
   return dict;
 }
 
-PyNamespace open_namespace(const PyRuntime& self, const std::string& text) {
-  return {self.box, ask_runtime(self.box, [text](Runtime& runtime) { return runtime.open_namespace(text); }), text};
+PyNamespace open_namespace(const PyRuntime& self, const std::string& text, double timeout) {
+  const auto time = milliseconds(timeout, "timeout");
+  return {self.box, ask_runtime(self.box, [text, time](Runtime& runtime) { return runtime.open_namespace(text, time); }), text};
 }
 
-std::optional<PyNamespace> find_namespace(const PyRuntime& self, const std::string& text) {
-  auto found = ask([runtime = self.box->shared(), text] { return runtime->find_namespace(text); });
+std::optional<PyNamespace> find_namespace(const PyRuntime& self, const std::string& text, double timeout) {
+  const auto time = milliseconds(timeout, "timeout");
+  auto found = ask([runtime = self.box->shared(), text, time] { return runtime->find_namespace(text, time); });
   if (found.error.reason == Reason::unknown_namespace) return {};
   check(found.error);
   return PyNamespace{self.box, found.value, text};
 }
 
-PyGroup make_group(const PyNamespace& self, const std::string& name, std::vector<GroupPool> pools, nb::handle ranks) {
+PyGroup make_group(const PyNamespace& self, const std::string& name, std::vector<GroupPool> pools, nb::handle ranks,
+                   double timeout) {
+  const auto time = milliseconds(timeout, "timeout");
   GroupSpec spec{name, counts_of(ranks, "group '" + name + "': ranks"), std::move(pools)};
-  const auto handle =
-      ask_runtime(self.runtime, [ns = self.handle, spec](Runtime& runtime) { return runtime.register_group(ns, spec); });
+  const auto handle = ask_runtime(
+      self.runtime, [ns = self.handle, spec, time](Runtime& runtime) { return runtime.register_group(ns, spec, time); });
   return {std::make_shared<const GroupState>(GroupState{self.runtime, self.handle, handle, std::move(spec)})};
 }
 
@@ -279,36 +288,44 @@ void bind_namespace(nb::module_& module) {
   nb::class_<PyNamespace>(module, "Namespace", "All that decides the bytes besides page hash, pool and shard.")
       .def_ro("text", &PyNamespace::text)
       .def("group", &make_group, nb::arg("name"), nb::arg("pools"), nb::arg("ranks") = nb::make_tuple(1, 1, 1),
-           nb::sig("def group(self, name: str, pools: list[GroupPool], ranks: tuple[int, int, int] = (1, 1, 1)) -> Group"),
+           nb::arg("timeout") = kControlSeconds,
+           nb::sig("def group(self, name: str, pools: list[GroupPool], ranks: tuple[int, int, int] = (1, 1, 1), "
+                   "timeout: float = 10.0) -> Group"),
            "Registers the pools that a prefix needs together. ranks: of the engine, on the axes (tp, pp, cp).")
       .def("stat", &stat, nb::arg("page"), nb::sig("def stat(self, page: Page) -> PageStat | None"),
            "None where the page is not there.")
       .def(
           "remove",
-          [](const PyNamespace& self, nb::handle pages) {
+          [](const PyNamespace& self, nb::handle pages, double timeout) {
             Runtime& runtime = self.runtime->use();
+            const auto time = milliseconds(timeout, "timeout");
             auto hashes = read_pages(pages);
-            return finish(unlocked([&] { return runtime.remove_pages(self.handle, std::move(hashes)); }));
+            return finish(unlocked([&] { return runtime.remove_pages(self.handle, std::move(hashes), {}, time); }));
           },
-          nb::arg("pages"), nb::sig("def remove(self, pages: Pages) -> int"), "Number of objects removed.")
+          nb::arg("pages"), nb::arg("timeout") = kRemoveSeconds,
+          nb::sig("def remove(self, pages: Pages, timeout: float = 30.0) -> int"), "Number of objects removed.")
       .def(
           "clear",
-          [](const PyNamespace& self) {
+          [](const PyNamespace& self, double timeout) {
             Runtime& runtime = self.runtime->use();
-            return finish(unlocked([&] { return runtime.remove_namespace(self.handle); }));
+            const auto time = milliseconds(timeout, "timeout");
+            return finish(unlocked([&] { return runtime.remove_namespace(self.handle, {}, time); }));
           },
+          nb::arg("timeout") = kRemoveSeconds, nb::sig("def clear(self, timeout: float = 30.0) -> int"),
           "Removes all of the namespace. Number of objects removed.")
       .def(
           "close",
-          [](PyNamespace& self) {
+          [](PyNamespace& self, double timeout) {
+            const auto time = milliseconds(timeout, "timeout");
             if (!self.open) return;
             const auto runtime = self.runtime->shared();
             self.open = false;
-            const Error error = ask([runtime, handle = self.handle] { return runtime->close_namespace(handle); });
+            const Error error = ask([runtime, handle = self.handle, time] { return runtime->close_namespace(handle, time); });
             // It is still open: the next call tries again.
             if (error) self.open = true;
             check(error);
           },
+          nb::arg("timeout") = kControlSeconds, nb::sig("def close(self, timeout: float = 10.0) -> None"),
           "This process uses it no more: its groups mean nothing then, and no pool of a rank may be registered in it any more. "
           "What is stored stays. A store has room for 1,024 namespaces and gives the place of one that nobody has open to a new "
           "one. Idempotent.")
@@ -350,13 +367,14 @@ void bind_group(nb::module_& module) {
           "One byte per page, 0 or 1. Reads the index in shared memory: waits for nobody. shard: flat index.")
       .def(
           "remove_key",
-          [](const PyGroup& self, const std::string& pool, std::uint32_t shard, nb::handle page) {
+          [](const PyGroup& self, const std::string& pool, std::uint32_t shard, nb::handle page, double timeout) {
             Runtime& runtime = self.state->runtime->use();
+            const auto time = milliseconds(timeout, "timeout");
             const PageHash hash = read_page(page);
-            return finish(unlocked([&] { return runtime.remove_key(self.state->handle, pool, shard, hash); }));
+            return finish(unlocked([&] { return runtime.remove_key(self.state->handle, pool, shard, hash, {}, time); }));
           },
-          nb::arg("pool"), nb::arg("shard"), nb::arg("page"),
-          nb::sig("def remove_key(self, pool: str, shard: int, page: Page) -> int"),
+          nb::arg("pool"), nb::arg("shard"), nb::arg("page"), nb::arg("timeout") = kRemoveSeconds,
+          nb::sig("def remove_key(self, pool: str, shard: int, page: Page, timeout: float = 30.0) -> int"),
           "Removes one object. Number of objects removed.");
 }
 
@@ -387,18 +405,21 @@ void bind_runtime(nb::module_& module) {
                      self.box->check_process();
                      return self.box->closed();
                    })
-      .def("namespace", &open_namespace, nb::arg("text"), nb::sig("def namespace(self, text: str) -> Namespace"),
+      .def("namespace", &open_namespace, nb::arg("text"), nb::arg("timeout") = kControlSeconds,
+           nb::sig("def namespace(self, text: str, timeout: float = 10.0) -> Namespace"),
            "Opens the namespace. The text says all that decides the bytes: model, revision, dtype, page tokens, tenant; 1 to "
            "4,096 bytes.")
-      .def("find_namespace", &find_namespace, nb::arg("text"), nb::sig("def find_namespace(self, text: str) -> Namespace | None"),
+      .def("find_namespace", &find_namespace, nb::arg("text"), nb::arg("timeout") = kControlSeconds,
+           nb::sig("def find_namespace(self, text: str, timeout: float = 10.0) -> Namespace | None"),
            "As namespace, but one that nobody has opened yet is None, and is not made.")
       .def(
           "epoch",
-          [](const PyRuntime& self, const std::string& name) {
-            const auto bytes = ask_runtime(self.box, [name](Runtime& runtime) { return runtime.epoch(name); });
+          [](const PyRuntime& self, const std::string& name, double timeout) {
+            const auto time = milliseconds(timeout, "timeout");
+            const auto bytes = ask_runtime(self.box, [name, time](Runtime& runtime) { return runtime.epoch(name, time); });
             return nb::bytes(bytes.data(), bytes.size());
           },
-          nb::arg("name"), nb::sig("def epoch(self, name: str) -> bytes"),
+          nb::arg("name"), nb::arg("timeout") = 5.0, nb::sig("def epoch(self, name: str, timeout: float = 5.0) -> bytes"),
           "16 random bytes that the store gives out once per (engine id while it is connected, name): all processes of the "
           "engine get the same.\n"
           "name: 1 to 255 bytes, as 'weights 3'; at most 1,024 names an engine. Raises StoreLost, Deadline.")
@@ -412,17 +433,21 @@ void bind_runtime(nb::module_& module) {
            "True when connected; False when the time (seconds) passed first.")
       .def(
           "stats",
-          [](const PyRuntime& self) { return stats_of(ask([runtime = self.box->shared()] { return runtime->stats(); })); },
-          nb::sig("def stats(self) -> dict[str, typing.Any]"),
+          [](const PyRuntime& self, double timeout) {
+            const auto time = milliseconds(timeout, "timeout");
+            return stats_of(ask([runtime = self.box->shared(), time] { return runtime->stats(time); }));
+          },
+          nb::arg("timeout") = 2.0, nb::sig("def stats(self, timeout: float = 2.0) -> dict[str, typing.Any]"),
           "Counters since the start, those that end in _now as they are; bytes are payload bytes. `verdicts` and `misses` are "
-          "dicts by name. `store_answered` is False while the store is lost or slow: what it counts is then "
+          "dicts by name. `store_answered` is False while the store is lost or slower than `timeout`: what it counts is then "
           "left out or is less than it is.")
       .def(
           "clients",
-          [](const PyRuntime& self) {
-            return clients_of(ask_runtime(self.box, [](Runtime& runtime) { return runtime.clients(); }));
+          [](const PyRuntime& self, double timeout) {
+            const auto time = milliseconds(timeout, "timeout");
+            return clients_of(ask_runtime(self.box, [time](Runtime& runtime) { return runtime.clients(time); }));
           },
-          nb::sig("def clients(self) -> list[dict[str, typing.Any]]"),
+          nb::arg("timeout") = kControlSeconds, nb::sig("def clients(self, timeout: float = 10.0) -> list[dict[str, typing.Any]]"),
           "The processes that are connected to the store: pid, engine_id, read_only, ranks, open_grants, quarantined_bytes, "
           "reports "
           "(label -> {name: count}, as each gave them).")
@@ -459,23 +484,29 @@ void bind_runtime(nb::module_& module) {
           "Waits until everything accepted so far is decided at that level. Raises Deadline after `timeout` seconds.")
       .def(
           "clear",
-          [](const PyRuntime& self) {
+          [](const PyRuntime& self, double timeout) {
             Runtime& runtime = self.box->use();
-            return finish(unlocked([&] { return runtime.clear(); }));
+            const auto time = milliseconds(timeout, "timeout");
+            return finish(unlocked([&] { return runtime.clear({}, time); }));
           },
+          nb::arg("timeout") = kRemoveSeconds, nb::sig("def clear(self, timeout: float = 30.0) -> int"),
           "Removes everything from the store. Number of objects removed.")
       .def(
           "release",
-          [](const PyRuntime& self, nb::handle lease) {
-            tell_runtime(self.box, [id = lease_of(lease)](Runtime& runtime) { return runtime.release(id); });
+          [](const PyRuntime& self, nb::handle lease, double timeout) {
+            const auto time = milliseconds(timeout, "timeout");
+            tell_runtime(self.box, [id = lease_of(lease), time](Runtime& runtime) { return runtime.release(id, time); });
           },
-          nb::arg("lease"), nb::sig("def release(self, lease: Lease | bytes) -> None"), "Gives a lease back; twice is no error.")
+          nb::arg("lease"), nb::arg("timeout") = kControlSeconds,
+          nb::sig("def release(self, lease: Lease | bytes, timeout: float = 10.0) -> None"), "Gives a lease back; twice is no error.")
       .def(
           "narrow",
-          [](const PyRuntime& self, nb::handle lease, std::uint32_t pages) {
-            tell_runtime(self.box, [id = lease_of(lease), pages](Runtime& runtime) { return runtime.narrow(id, pages); });
+          [](const PyRuntime& self, nb::handle lease, std::uint32_t pages, double timeout) {
+            const auto time = milliseconds(timeout, "timeout");
+            tell_runtime(self.box, [id = lease_of(lease), pages, time](Runtime& runtime) { return runtime.narrow(id, pages, time); });
           },
-          nb::arg("lease"), nb::arg("pages"), nb::sig("def narrow(self, lease: Lease | bytes, pages: int) -> None"),
+          nb::arg("lease"), nb::arg("pages"), nb::arg("timeout") = kControlSeconds,
+          nb::sig("def narrow(self, lease: Lease | bytes, pages: int, timeout: float = 10.0) -> None"),
           "Gives back what lies behind so many pages of the prefix (0: everything).")
       .def("close", &close, nb::arg("timeout") = 5.0, nb::sig("def close(self, timeout: float = 5.0) -> None"),
            "Open operations end with reason 'closed', then everything of this runtime stops, within `timeout` seconds. Twice is "

@@ -122,9 +122,16 @@ TEST_CASE("put, get, exists and lookup have the same fields; what is not announc
     CHECK(r["moved_bytes_by_rank"].size() == 4);
     CHECK(sum_of(r["moved_bytes_by_rank"]) == r["moved_bytes"]);
     CHECK(sum_of(r["verdicts"]) == (put ? 4 * 203 : 0));
-    // Nothing is copied there that could be compared with the limit.
+    // Nothing is copied there that could be compared with the limit, which is told all the same.
     const bool copies = put || job == Job::get;
-    for (const char* name : {"gib_per_s", "copy_limit", "checksummed_copy", "ratio_to_copy_limit"}) CHECK(r.contains(name) == copies);
+    for (const char* name : {"gib_per_s", "checksummed_copy", "ratio_to_copy_limit"}) CHECK(r.contains(name) == copies);
+    CHECK(r["copy_limit"]["kernel"].is_string());
+    CHECK(r["copy_limit"]["threads"] == options.movers);
+    for (const char* name : {"gib_per_s", "cpu_us_per_page"}) CHECK((r["copy_limit"][name] > 0) == (options.limit_seconds > 0));
+    CHECK(r["operations"].is_number_unsigned());
+    CHECK(r["operations"] == (job == Job::lookup   ? 20
+                              : job == Job::exists ? 4 * (20 / options.batch)
+                                                   : 4 * ((203 + options.batch - 1) / options.batch)));
   }
 }
 
@@ -214,6 +221,9 @@ TEST_CASE("an idle runtime's CPU is told as a share of one core") {
   CHECK(outcome.result["pools"] == 2);
   const Json& r = outcome.result["runs"][0];
   CHECK(r["seconds"] >= 0.05);
+  CHECK(r["operations"] == 0);
+  CHECK(r["copy_limit"]["gib_per_s"] > 0);
+  CHECK_FALSE(r.contains("ratio_to_copy_limit"));
   CHECK(r["cpu_percent"].get<double>() ==
         doctest::Approx(r["cpu_seconds"].get<double>() / r["seconds"].get<double>() * 100));
 }

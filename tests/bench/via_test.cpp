@@ -150,6 +150,14 @@ TEST_CASE("exists, lookup and idle go through a store of another process") {
   CHECK(idle["pools"] == 2);
   CHECK(idle["seconds"] >= 0.05);
   CHECK(idle.contains("clients_cpu_percent"));
+  CHECK(exists["operations"] == 2 * 7);
+  CHECK(lookup["operations"] == 5);
+  CHECK(idle["operations"] == 0);
+  for (const PlainJson& one : {exists, lookup, idle}) {
+    CHECK(one["copy_limit"]["gib_per_s"] > 0);
+    CHECK(one["copy_limit"]["kernel"].is_string());
+    CHECK_FALSE(one.contains("ratio_to_copy_limit"));
+  }
   place.check_nothing_left();
 }
 

@@ -32,7 +32,8 @@ mv "$folder/first" "$prefix"
 
 for file in include/kvonce/kvonce.h include/kvonce/runtime.hpp "$libdir/libkvonce.so" "$libdir/libkvonce.so.$version" bin/kvonce \
   bin/kvonced "$libdir/pkgconfig/kvonce.pc" "$libdir/cmake/kvonce/kvonceConfig.cmake" \
-  "$libdir/cmake/kvonce/kvonceConfigVersion.cmake" share/doc/kvonce/c.md share/doc/kvonce/embedding.md; do
+  "$libdir/cmake/kvonce/kvonceConfigVersion.cmake" share/doc/kvonce/c.md share/doc/kvonce/embedding.md \
+  share/doc/kvonce/kvonced.md share/doc/kvonce/cli.md share/doc/kvonce/examples/embedding.cpp share/doc/kvonce/LICENSE; do
   [[ -e "$prefix/$file" ]] || fail "$file is not installed"
 done
 soname="$(objdump -p "$prefix/$libdir/libkvonce.so" | awk '$1 == "SONAME" { print $2 }')"
@@ -40,6 +41,17 @@ soname="$(objdump -p "$prefix/$libdir/libkvonce.so" | awk '$1 == "SONAME" { prin
 if grep -rlE --include='*.cmake' --include='*.pc' --include='*.h' --include='*.hpp' -e "$source_dir|$build|$folder/first" "$prefix"; then
   fail "these files name where they were built"
 fi
+
+cmp -s "$source_dir/LICENSE" "$prefix/share/doc/kvonce/LICENSE" || fail "the installed LICENSE is another text"
+# What the installed pages point to is installed, or they say that it is of the source (kvonced.md tells where `packaging` went).
+for page in "$prefix"/share/doc/kvonce/*.md; do
+  while IFS= read -r target; do
+    [[ "$target" =~ ^(https?:|#) || -e "$prefix/share/doc/kvonce/${target%%#*}" ]] || fail "${page##*/} links to $target, which is not installed"
+  done < <(grep -oP '\]\(\K[^)]+' "$page")
+  if grep -nE '(^|[^[:alnum:]/])((docs|tests|tools|bench|apps|runtime)/[a-z]|README)' "$page" | grep -vE 'source|checkout'; then
+    fail "${page##*/} names these of the source without saying so"
+  fi
+done
 
 pages=("page 0: stored" "page 1: stored" "restorable: 2 of 2 pages" "layer 0 is there" "layer 3 is there" "loaded bytes are the same")
 loop=("8 of 8 pages are stored")

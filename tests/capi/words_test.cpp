@@ -87,8 +87,8 @@ constexpr bool ends_with(std::size_t offset) {
   return offset + sizeof(Last) == sizeof(T);
 }
 static_assert(ends_with<kvonce_runtime_options, std::uint32_t>(offsetof(kvonce_runtime_options, reserved)));
-static_assert(ends_with<kvonce_group_options, std::uint16_t>(offsetof(kvonce_group_options, reserved)));
-static_assert(ends_with<kvonce_pool_options, std::int32_t>(offsetof(kvonce_pool_options, device)));
+static_assert(ends_with<kvonce_group_options, std::uint64_t>(offsetof(kvonce_group_options, timeout_ms)));
+static_assert(ends_with<kvonce_pool_options, std::uint64_t>(offsetof(kvonce_pool_options, timeout_ms)));
 static_assert(ends_with<kvonce_put_options, std::uint32_t>(offsetof(kvonce_put_options, level)));
 static_assert(ends_with<kvonce_load_options, std::uint32_t>(offsetof(kvonce_load_options, reserved)));
 static_assert(ends_with<kvonce_lookup_options, std::uint64_t>(offsetof(kvonce_lookup_options, probe)));

@@ -7,6 +7,7 @@
 #include <doctest/doctest.h>
 
 #include "tests/cli/program.hpp"
+#include "tests/kvonced/process.hpp"
 
 using namespace kvonce::cli_test;
 
@@ -57,6 +58,32 @@ TEST_CASE("Help of the program and of replay fits a screen") {
   }
 }
 
+TEST_CASE("`kvonce help` with a command's words is that command's --help") {
+  for (const std::vector<std::string>& words : {std::vector<std::string>{}, {"put"}, {"bench"}, {"bench", "put"}, {"replay"}}) {
+    std::vector<std::string> first{"help"}, last = words;
+    first.insert(first.end(), words.begin(), words.end());
+    last.emplace_back("--help");
+    const ProgramResult result = run_program(first);
+    CHECK(result.exit_status == 0);
+    CHECK(result.err.empty());
+    CHECK(has_part(result.out, words.size() == 2 ? "kvonce bench put" : "Usage"));
+    CHECK(result.out == run_program(last).out);
+  }
+}
+
+TEST_CASE("Help and version that nobody gets are errors that say why") {
+  const std::pair<const char*, std::vector<std::string>> programs[] = {{KVONCE_PROGRAM, {"--help", "--version", "help", "bench --help"}},
+                                                                      {KVONCED_PROGRAM, {"--help", "--version", "--help-all", "--dump-config"}}};
+  for (const auto& [program, all] : programs) {
+    for (const std::string& arguments : all) {
+      const auto result = kvonce::kvonced_test::run("/bin/sh", {"-c", "exec " + std::string(program) + " " + arguments + " > /dev/full"});
+      INFO(arguments << ": " << result.err);
+      CHECK(result.status == 2);
+      CHECK(has_part(result.err, "standard output: No space left on device"));
+    }
+  }
+}
+
 TEST_CASE("The version names the program and CAF") {
   const ProgramResult result = run_program({"--version"});
   CHECK(result.exit_status == 0);
@@ -76,7 +103,16 @@ TEST_CASE("Every bad option is refused with its name, its value and what is allo
       {{"frobnicate"}, {"\"frobnicate\"", "replay"}},
       {{"bench", "nosuch"}, {"\"nosuch\" is no command", "allowed are put, get, exists", "kvonce bench --help"}},
       {{"bench"}, {"a command is missing", "allowed are put, get, exists", "kvonce bench --help"}},
-      {{"replay", "--frobnicate"}, {"--frobnicate", "kvonce replay --help"}},
+      {{"benhc"}, {"\"benhc\" is no command; the nearest is bench; allowed are put, get"}},
+      {{"bench", "exist"}, {"\"exist\" is no command; the nearest is exists; allowed are put, get, exists"}},
+      {{"bench", "put", "--pagez", "3"}, {"kvonce bench put: --pagez is no option; the nearest is --pages (kvonce bench put --help)"}},
+      {{"bench", "put", "--page-byte=3"}, {"--page-byte is no option; the nearest is --page-bytes"}},
+      {{"--versoin"}, {"kvonce: --versoin is no option; the nearest is --version (kvonce --help)"}},
+      {{"bench", "--hlep"}, {"--hlep is no option; the nearest is --help (kvonce bench --help)"}},
+      {{"get", "name:x", "-x"}, {"-x is no option (kvonce get --help)"}},
+      {{"help", "benhc"}, {"kvonce help: \"benhc\" is no command; the nearest is bench; allowed are put, get"}},
+      {{"help", "put", "get"}, {"kvonce help: \"get\" is not expected: put has no commands of its own"}},
+      {{"replay", "--frobnicate"}, {"--frobnicate is no option (kvonce replay --help)"}},
       {{"replay", "--capacity", "-1"}, {"--capacity", "\"-1\"", "such as 64MiB"}},
       {{"replay", "--capacity", "0x10"}, {"--capacity", "\"0x10\"", "allowed"}},
       {{"replay", "--capacity", "12abc"}, {"--capacity", "\"12abc\"", "allowed"}},

@@ -338,15 +338,20 @@ TEST_CASE("Names with control characters are shown escaped, and JSON with names 
   LiveStore store(folder);
   REQUIRE(store.ready());
   write_file(folder / "a", "x");
-  // Clears a screen, in both ways; and a byte that is none of UTF-8.
-  const std::string name = "k\x1b[2J\xc2\x9b" "2J\xff\xc3\xa4";
-  const std::string shown = "k\\x1b[2J\\xc2\\x9b" "2J\\xff\xc3\xa4";
+  // Clears a screen, in both ways; writes from right to left; and a byte that is none of UTF-8.
+  const std::string name = "k\x1b[2J\xc2\x9b" "2J\xe2\x80\xae" "l\xff\xc3\xa4";
+  const std::string shown = "k\\x1b[2J\\xc2\\x9b" "2J\\xe2\\x80\\xae" "l\\xff\xc3\xa4";
   REQUIRE(run_program({"put", "name:" + name, folder / "a", "--pool", name, "--namespace", name}).exit_status == 0);
   const Words commands[] = {{"stat", "--namespace", name}, {"stat", "name:" + name, "--namespace", name}, {"exists", "name:" + name, "--namespace", name},
                             {"rm", "name:" + name, "--namespace", name}, {"rm", "--namespace-all", "--namespace", name}};
   for (const Words& command : commands) {
     INFO(command.front());
-    CHECK(run_json(command).is_object());
+    Words as_json = command;
+    as_json.emplace_back("--json");
+    const ProgramResult shown_json = run_program(as_json);
+    CHECK(shown_json.json()["namespace"] == "k\x1b[2J\xc2\x9b" "2J\xe2\x80\xae" "l\xef\xbf\xbd\xc3\xa4");
+    for (const char* const part : {"\x1b", "\xc2\x9b", "\xe2\x80\xae"}) CHECK_FALSE(contains(shown_json.out, part));
+    CHECK(contains(shown_json.out, "k\\u001b[2J\\u009b2J\\u202el"));
     if (command.front() == "rm") REQUIRE(run_program({"put", "name:" + name, folder / "a", "--pool", name, "--namespace", name}).exit_status == 0);
     const ProgramResult text = run_program(command);
     CHECK(text.exit_status == 0);

@@ -2,6 +2,7 @@
 // Rules of the house that a machine can check.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cctype>
 #include <filesystem>
 #include <fstream>
@@ -155,6 +156,12 @@ TEST_CASE("the program on the embedding page is the one that is compiled and run
   REQUIRE(example.lines.size() > 10);
   for (std::size_t i = 1; i < example.lines.size(); ++i) program += example.lines[i] + "\n";
   CHECK(page.find("```cpp\n" + program + "```") != std::string::npos);
+  // Short enough to be read at once: lines besides blank ones, comments and includes.
+  const auto counts = [](const std::string& line) {
+    const std::size_t at = line.find_first_not_of(' ');
+    return at != std::string::npos && line.compare(at, 2, "//") != 0 && line[at] != '#';
+  };
+  CHECK(std::count_if(example.lines.begin(), example.lines.end(), counts) <= 30);
 }
 
 TEST_CASE("the style test sees what it is there to see") {

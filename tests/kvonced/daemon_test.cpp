@@ -65,6 +65,20 @@ TEST_CASE("--dump-config shows every setting with its source, and its status say
   CHECK(bad.out.find("not valid") != std::string::npos);
 }
 
+TEST_CASE("to show the settings makes no folder; to start a store does") {
+  const RunFolder folder;
+  const fs::path run_time = fs::path(folder.socket()).parent_path();
+  fs::remove_all(run_time);
+  const Ended shown = run(KVONCED_PROGRAM, {"--dump-config"});
+  CHECK(shown.status == 0);
+  CHECK(shown.out.find(folder.socket()) != std::string::npos);
+  CHECK_FALSE(fs::exists(run_time));
+  Process daemon(KVONCED_PROGRAM, small());
+  REQUIRE(daemon.wait_out(ready_on(folder.socket())));
+  daemon.signal(SIGTERM);
+  CHECK(daemon.finish() == 0);
+}
+
 TEST_CASE("bad calls are told in one line, at once, with what is allowed") {
   const RunFolder folder;
   for (const auto& [arguments, part] : std::vector<std::pair<std::vector<std::string>, std::string>>{
@@ -184,6 +198,8 @@ TEST_CASE("a second daemon on the same socket is refused, and told who has it") 
   CHECK(second.out.empty());
   CHECK(second.err.find(std::to_string(first.pid())) != std::string::npos);
   CHECK(second.err.find(folder.socket()) != std::string::npos);
+  CHECK(second.err.find("kvonce stop --store unix:" + folder.socket() + " ends it, or another --socket") != std::string::npos);
+  CHECK(occurrences(second.err, "\n") == 1);
   // The first one has not noticed.
   const int connected = connect_to(folder.socket());
   CHECK(connected >= 0);
@@ -222,6 +238,8 @@ TEST_CASE("an arena file has one store, gives its pages back after an orderly en
     CHECK(second.status == 2);
     CHECK(second.err.find(memory / "arena") != std::string::npos);
     CHECK(second.err.find(std::to_string(first.pid())) != std::string::npos);
+    CHECK(second.err.find("another --arena-file") != std::string::npos);
+    CHECK(occurrences(second.err, "\n") == 1);
     first.signal(SIGTERM);
     CHECK(first.finish() == 0);
   }

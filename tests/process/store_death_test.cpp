@@ -132,6 +132,11 @@ TEST_CASE("a kvonced that stands still: calls end by their deadlines, and go on 
   const Answer load = rank.ask("load count=8 chain=1 timeout=200 lease=" + leased.fields.at("lease"));
   CHECK_MESSAGE(load["good"] == 0, load.text);
   CHECK(load.fields.at("reason") == "deadline");
+  for (const std::string& call : {std::string("namespace ns=late"), std::string("find ns=late"), "release lease=" + leased.fields.at("lease")}) {
+    const Answer answer = rank.ask(call + " timeout=200");
+    CHECK_MESSAGE(answer.error == "deadline", answer.text);
+    CHECK_MESSAGE(answer.text.find("within 200 ms") != std::string::npos, answer.text);
+  }
   // What is in the mapping needs nobody.
   CHECK(rank.ask("exists count=9 chain=1")["pages"] == 8);
   CHECK(rank.ask("stat chain=1")["found"] == 1);
@@ -140,6 +145,23 @@ TEST_CASE("a kvonced that stands still: calls end by their deadlines, and go on 
   CHECK(rank.ask("put count=4 chain=2")["good"] == 4);
   CHECK(rank.load_back("count=8 chain=1") == 8);
   CHECK(rank.load_back("count=4 chain=2") == 4);
+}
+
+TEST_CASE("a call waits for a kvonced that stands still as long as its own time, and others do not shorten it") {
+  const Folder folder;
+  Daemon daemon(folder);
+  Rank patient(folder, "engine=patient", ""), hasty(folder, "engine=hasty", "");
+  CHECK(patient.ask("put count=2 chain=1")["stored"] == 2);
+  daemon.stop();
+  patient.tell("admin what=pages count=2 chain=1 timeout=600000");
+  // What is given up is no less asked: the store does it when it goes on.
+  for (const char* const what : {"pages count=2 chain=1", "namespace", "clear"}) {
+    CAPTURE(what);
+    CHECK(hasty.ask("admin timeout=200 what=" + std::string(what)).error == "deadline");
+  }
+  daemon.go_on();
+  const Answer removed = patient.hear();
+  CHECK_MESSAGE(removed.error.empty(), removed.text);
 }
 
 }  // namespace kvonce::process_test

@@ -159,6 +159,22 @@ class RoundTrip(Case):
             self.assertIsNone(kv.group.lookup(pages(4), probe=True).lease)
 
 
+    def test_calls_take_a_time(self):
+        with Setup() as kv:
+            namespace, runtime = kv.namespace, kv.runtime
+            for call, *arguments in (
+                (runtime.namespace, "model"), (runtime.find_namespace, "model"), (runtime.epoch, "e"), (runtime.stats,),
+                (runtime.clients,), (runtime.clear,), (runtime.release, bytes(16)), (runtime.narrow, bytes(16), 0),
+                (namespace.group, "g", [kvonce.GroupPool("p")]), (namespace.remove, pages(1)), (namespace.clear,),
+                (kv.group.remove_key, kv.pool.name, 0, bytes(32)), (kv.rank.register_pool, kv.pool.name, []),
+                (namespace.close,),
+            ):  # fmt: skip
+                with self.subTest(call), self.assertRaises(kvonce.BadArgument) as caught:
+                    call(*arguments, timeout=-1)
+                self.assertIn("timeout is -1", caught.exception.text)
+            self.assertEqual(runtime.clear(timeout=60), 0)
+
+
 class BadInput(Case):
     def assert_bad(self, part, call, *arguments, **more):
         with self.assertRaises(kvonce.BadArgument) as caught:

@@ -251,6 +251,37 @@ TEST_CASE("bad loads and lookups say what is wrong with them") {
   CHECK(says(r.rank->unregister_pool({6}), "pool handle 6"));
 }
 
+TEST_CASE("every call that waits takes a time, and names one that makes no sense") {
+  Engine engine;
+  Runtime& kv = *engine.runtime;
+  const NamespaceHandle ns = *kv.open_namespace("model");
+  const PageHash page = page_of(1, 0);
+  const GroupSpec group{"g", {}, {{"p", ShardCounts{}, HitPolicy::every_page(), false}}};
+  for (const long ms : {0L, -1L, 3'600'001L}) {
+    const milliseconds time(ms);
+    const auto refused = [&](const Error& error, const std::string& call) {
+      CHECK(error.reason == Reason::bad_argument);
+      CHECK(says(error, call + ": timeout is " + std::to_string(ms) + " ms", "1 ms to 1 h"));
+    };
+    refused(kv.open_namespace("model", time).error, "open_namespace");
+    refused(kv.find_namespace("model", time).error, "find_namespace");
+    refused(kv.close_namespace(ns, time), "close_namespace");
+    refused(kv.register_group(ns, group, time).error, "register_group");
+    refused(engine.ranks[0].rank->register_pool({}, time).error, "register_pool");
+    refused(kv.narrow({1, 1}, 0, time), "narrow");
+    refused(kv.release({1, 1}, time), "release");
+    refused(kv.remove_key(engine.group, "latent", 0, page, {}, time).error, "remove_key");
+    refused(kv.remove_pages(ns, {page}, {}, time).error, "remove_pages");
+    refused(kv.remove_namespace(ns, {}, time).error, "remove_namespace");
+    refused(kv.clear({}, time).error, "clear");
+    refused(kv.clients(time).error, "clients");
+    refused(kv.epoch("e", time).error, "epoch");
+  }
+  CHECK(kv.stats(milliseconds(60'000)).store_answered);
+  // The refused ones have done nothing.
+  CHECK(!kv.close_namespace(ns));
+}
+
 TEST_CASE("after stop every call says at once that the runtime is stopped") {
   Engine engine;
   engine.put(0, 1, 0, 2)->wait();

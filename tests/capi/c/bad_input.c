@@ -288,6 +288,14 @@ static void wrong_descriptions(fixture* f) {
   EXPECT(BAD, "options is NULL", kvonce_group_register(f->runtime, f->ns, NULL, &number, &last_error));
   const kvonce_group_pool kv = {.name = "kv"};
   group.pools = &kv;
+  group.timeout_ms = 3600001;
+  EXPECT(BAD, "register_group: timeout is 3600001 ms", kvonce_group_register(f->runtime, f->ns, &group, &number, &last_error));
+  /* A program of the time before the field: what stands behind its struct is not read. */
+  group.size = offsetof(kvonce_group_options, timeout_ms);
+  uint32_t older = 0;
+  OK(kvonce_group_register(f->runtime, f->ns, &group, &older, &last_error));
+  group.size = sizeof group;
+  group.timeout_ms = 0;
   EXPECT(KVONCE_REASON_UNKNOWN_NAMESPACE, "99", kvonce_group_register(f->runtime, 99, &group, &number, &last_error));
   EXPECT(KVONCE_REASON_UNKNOWN_NAMESPACE, "99", kvonce_namespace_pools(f->runtime, 99, NULL, 0, NULL, &last_error));
   EXPECT(KVONCE_REASON_UNKNOWN_NAMESPACE, "99", kvonce_namespace_close(f->runtime, 99, &last_error));
@@ -302,7 +310,12 @@ static void wrong_descriptions(fixture* f) {
   const kvonce_layer layer = {f->rows[0], ROW_BYTES, ROW_BYTES}, narrow = {f->rows[0], 8, ROW_BYTES};
   kvonce_component component = {"kv", &layer, 1};
   kvonce_pool_options pool = {.size = sizeof pool, .name = "other", .components = &component, .component_count = 1, .rows = 1};
+  pool.timeout_ms = 3600001;
+  EXPECT(BAD, "register_pool: timeout is 3600001 ms", kvonce_pool_register(f->rank, &pool, &number, &last_error));
+  pool.size = offsetof(kvonce_pool_options, timeout_ms);
   EXPECT(BAD, "'other' is not in group", kvonce_pool_register(f->rank, &pool, &number, &last_error));
+  pool.size = sizeof pool;
+  pool.timeout_ms = 0;
   pool.name = "draft";
   pool.memory = 2;
   EXPECT(BAD, "memory is 2", kvonce_pool_register(f->rank, &pool, &number, &last_error));

@@ -7,6 +7,7 @@
 
 #include <kvonce/kvonce.h>
 
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

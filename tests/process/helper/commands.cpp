@@ -59,8 +59,8 @@ bool Program::obey(const Line& line) {
   else if (word == "epoch") answer = epoch(line);
   else if (word == "admin") answer = admin(line);
   else if (word == "release") answer = release(line);
-  else if (word == "namespace") answer = error_text(runtime_->open_namespace(line.text("ns", "model")).error);
-  else if (word == "find") answer = error_text(runtime_->find_namespace(line.text("ns")).error);
+  else if (word == "namespace") answer = error_text(runtime_->open_namespace(line.text("ns", "model"), line.time("timeout", 10'000)).error);
+  else if (word == "find") answer = error_text(runtime_->find_namespace(line.text("ns"), line.time("timeout", 10'000)).error);
   else if (word == "hold") answer = rows_->hold(line.number("row"), line.number("at")) ? "ok=1" : "error=no hold";
   else if (word == "held") answer = RowMemory::wait_held(60'000) ? "ok=1" : "error=deadline nobody is held";
   else if (word == "let_go") {
@@ -324,15 +324,19 @@ std::string Program::epoch(const Line& line) {
 
 std::string Program::admin(const Line& line) {
   const std::string what = line.text("what");
-  auto started = what == "clear"   ? runtime_->clear()
-                 : what == "flush" ? runtime_->flush(AckLevel::memory, line.time("timeout", 60'000))
-                                   : runtime_->remove_pages(ns_, pages_of(line));
+  const auto timeout = line.time("timeout", 60'000);
+  auto started = what == "clear"       ? runtime_->clear({}, timeout)
+                 : what == "flush"     ? runtime_->flush(AckLevel::memory, timeout)
+                 : what == "namespace" ? runtime_->remove_namespace(ns_, {}, timeout)
+                                       : runtime_->remove_pages(ns_, pages_of(line), {}, timeout);
   if (!started) return error_text(started.error);
   (*started)->wait();
   if ((*started)->error()) return error_text((*started)->error());
   return "count=" + std::to_string((*started)->count());
 }
 
-std::string Program::release(const Line& line) { return error_text(runtime_->release(lease_of(line.text("lease")))); }
+std::string Program::release(const Line& line) { 
+  return error_text(runtime_->release(lease_of(line.text("lease")), line.time("timeout", 10'000)));
+}
 
 }  // namespace kvonce::process_test
