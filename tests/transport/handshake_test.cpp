@@ -64,7 +64,7 @@ TEST_CASE("a hello comes back as it was, with fields of a newer release skipped"
 TEST_CASE("the first bytes of a hello are the same for ever") {
   const std::string bytes = encode(some_hello());
   CHECK(bytes.substr(0, 8) == "kvonce\r\n");
-  CHECK(bytes.substr(8, 8) == std::string("\4\0\0\0\1\0\0\0", 8));
+  CHECK(bytes.substr(8, 8) == std::string("\5\0\0\0\1\0\0\0", 8));
   CHECK(bytes.substr(kPreludeBytes, 9) == std::string("\5\0\0\0", 4) + "1.2.3");
   CHECK(bytes.substr(kPreludeBytes + 9, 8) == "\x88\x77\x66\x55\x44\x33\x22\x11");
 }
