@@ -356,9 +356,10 @@ Result<PageStat> Runtime::stat(NamespaceHandle ns, const PageHash& page) const {
 
 namespace {
 
-Result<std::shared_ptr<AdminOperation>> remove(runtime::Core& core, protocol::RemoveAsk&& ask, Completion&& completion,
+/// `name`: of the call, for an error.
+Result<std::shared_ptr<AdminOperation>> remove(runtime::Core& core, const char* name, protocol::RemoveAsk&& ask, Completion&& completion,
                                                std::uint32_t ns_handle = 0xffffffffU) {
-  if (core.config.read_only) return {nullptr, bad("remove: this runtime is read_only")};
+  if (core.config.read_only) return {nullptr, bad(std::string(name) + ": this runtime is read_only")};
   Result<std::shared_ptr<AdminOperation>> result;
   const Call call(core);
   if ((result.error = call.error)) return result;
@@ -392,7 +393,7 @@ Result<std::shared_ptr<AdminOperation>> Runtime::remove_key(GroupHandle group, s
   ask.pool = record->pools[at];
   ask.shard = shard;
   ask.pages = {page};
-  return remove(*impl_->core, std::move(ask), std::move(completion));
+  return remove(*impl_->core, "remove_key", std::move(ask), std::move(completion));
 }
 
 Result<std::shared_ptr<AdminOperation>> Runtime::remove_pages(NamespaceHandle ns, std::vector<PageHash> pages, Completion completion) {
@@ -403,20 +404,20 @@ Result<std::shared_ptr<AdminOperation>> Runtime::remove_pages(NamespaceHandle ns
   protocol::RemoveAsk ask;
   ask.what = protocol::RemoveAsk::What::page;
   ask.pages = std::move(pages);
-  return remove(*impl_->core, std::move(ask), std::move(completion), ns.id);
+  return remove(*impl_->core, "remove_pages", std::move(ask), std::move(completion), ns.id);
 }
 
 Result<std::shared_ptr<AdminOperation>> Runtime::remove_namespace(NamespaceHandle ns, Completion completion) {
   if (Error error = check_namespace(*impl_->core, "remove_namespace", ns)) return {nullptr, error};
   protocol::RemoveAsk ask;
   ask.what = protocol::RemoveAsk::What::ns;
-  return remove(*impl_->core, std::move(ask), std::move(completion), ns.id);
+  return remove(*impl_->core, "remove_namespace", std::move(ask), std::move(completion), ns.id);
 }
 
 Result<std::shared_ptr<AdminOperation>> Runtime::clear(Completion completion) {
   protocol::RemoveAsk ask;
   ask.what = protocol::RemoveAsk::What::all;
-  return remove(*impl_->core, std::move(ask), std::move(completion));
+  return remove(*impl_->core, "clear", std::move(ask), std::move(completion));
 }
 
 Result<std::shared_ptr<AdminOperation>> Runtime::flush(AckLevel level, std::chrono::milliseconds timeout, Completion completion) {

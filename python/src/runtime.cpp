@@ -113,12 +113,21 @@ nb::object exists_bytes(Result<std::vector<std::uint8_t>> result) {
   return nb::bytes(result.value.data(), result.value.size());
 }
 
-nb::object lookup_async(const PyGroup& group, nb::handle pages, const std::string& request_id, bool probe, double lease_time,
-                        double timeout) {
+LookupOptions lookup_options(nb::handle request_id, bool probe, nb::handle lease_time, nb::handle timeout) {
+  return {text_of(request_id, "request_id"),
+          probe,
+          seconds_of(lease_time, "lease_time", "0.001 to 3,600, or 0 for the store's default"),
+          seconds_of(timeout, "timeout"),
+          {}};
+}
+
+nb::object lookup_async(const PyGroup& group, nb::handle pages, nb::handle request_id, bool probe, nb::handle lease_time,
+                        nb::handle timeout) {
   const GroupState& state = *group.state;
   Runtime& runtime = state.runtime->use();
   const auto done = std::make_shared<Done>();
-  LookupOptions options{request_id, probe, milliseconds(lease_time, "lease_time", "0.001 to 3,600, or 0 for the store's default"), milliseconds(timeout, "timeout"), tell(done)};
+  LookupOptions options = lookup_options(request_id, probe, lease_time, timeout);
+  options.completion = tell(done);
   auto hashes = read_pages(pages);
   auto started = unlocked([&] { return runtime.lookup(state.handle, std::move(hashes), std::move(options)); });
   check(started.error);
@@ -126,11 +135,11 @@ nb::object lookup_async(const PyGroup& group, nb::handle pages, const std::strin
 }
 
 /// As lookup_async and result(), without a future in between.
-LookupResult lookup(const PyGroup& group, nb::handle pages, const std::string& request_id, bool probe, double lease_time,
-                    double timeout) {
+LookupResult lookup(const PyGroup& group, nb::handle pages, nb::handle request_id, bool probe, nb::handle lease_time,
+                    nb::handle timeout) {
   const GroupState& state = *group.state;
   Runtime& runtime = state.runtime->use();
-  LookupOptions options{request_id, probe, milliseconds(lease_time, "lease_time", "0.001 to 3,600, or 0 for the store's default"), milliseconds(timeout, "timeout"), {}};
+  LookupOptions options = lookup_options(request_id, probe, lease_time, timeout);
   auto hashes = read_pages(pages);
   // One turn without the lock for the call and the first slice of its wait.
   auto started = unlocked([&] {
@@ -234,12 +243,15 @@ void bind_group_pool(nb::module_& module) {
   nb::class_<GroupPool>(module, "GroupPool", "One pool of a page group, described without memory.")
       .def(
           "__init__",
-          [](GroupPool* self, std::string name, nb::handle shards, std::uint16_t trailing_pages, bool optional) {
+          [](GroupPool* self, nb::handle given_name, nb::handle shards, nb::handle trailing_pages, bool optional) {
+            const std::string name = text_of(given_name, "name");
             std::optional<ShardCounts> counts;
             if (!shards.is_none()) counts = counts_of(shards, "pool '" + name + "': shards");
-            new (self) GroupPool{std::move(name), counts, HitPolicy{trailing_pages}, optional};
+            const auto trailing = integer_of<std::uint16_t>(trailing_pages, "pool '" + name + "': trailing_pages");
+            new (self) GroupPool{name, counts, HitPolicy{trailing}, optional};
           },
-          nb::arg("name"), nb::arg("shards") = nb::none(), nb::arg("trailing_pages") = 0, nb::arg("optional") = false,
+          nb::arg("name").none(), nb::arg("shards") = nb::none(), nb::arg("trailing_pages").none() = 0,
+          nb::arg("optional") = false,
           nb::sig("def __init__(self, name: str, shards: tuple[int, int, int] | None = None, trailing_pages: int = 0, "
                   "optional: bool = False) -> None"),
           "shards: number of shards on each axis (tp, pp, cp); (1, 1, 1): the same bytes on all ranks; None: as many as there "
@@ -328,15 +340,15 @@ void bind_group(nb::module_& module) {
           nb::arg("tp") = 0, nb::arg("pp") = 0, nb::arg("cp") = 0,
           nb::sig("def rank(self, tp: int = 0, pp: int = 0, cp: int = 0) -> Rank"),
           "This process's rank: its index on each axis; how many there are comes from the group.")
-      .def("lookup", &lookup, nb::arg("pages"), nb::arg("request_id") = "", nb::arg("probe") = false, nb::arg("lease_time") = 0.0,
-           nb::arg("timeout") = 5.0,
+      .def("lookup", &lookup, nb::arg("pages").none(), nb::arg("request_id").none() = "", nb::arg("probe") = false,
+           nb::arg("lease_time").none() = 0.0, nb::arg("timeout").none() = 5.0,
            nb::sig("def lookup(self, pages: Pages, request_id: str = '', probe: bool = False, lease_time: float = 0.0, timeout: "
                    "float = 5.0) -> Lookup"),
            "How much of this prefix is restorable, with a lease on it. pages: at most 65,536, from the first one on.\n"
            "request_id: lookups with the same one get the same answer on all ranks. probe: no lease, does not count as use.\n"
            "lease_time: seconds; 0: the store's default. Raises StoreLost, Deadline (after `timeout` seconds), Closed.")
-      .def("lookup_async", &lookup_async, nb::arg("pages"), nb::arg("request_id") = "", nb::arg("probe") = false,
-           nb::arg("lease_time") = 0.0, nb::arg("timeout") = 5.0,
+      .def("lookup_async", &lookup_async, nb::arg("pages").none(), nb::arg("request_id").none() = "", nb::arg("probe") = false,
+           nb::arg("lease_time").none() = 0.0, nb::arg("timeout").none() = 5.0,
            nb::sig("def lookup_async(self, pages: Pages, request_id: str = '', probe: bool = False, lease_time: float = 0.0, "
                    "timeout: float = 5.0) -> LookupFuture"),
            "As lookup, without waiting.")
