@@ -325,10 +325,17 @@ void bind_memory(nb::module_& module) {
   nb::class_<PyComponent>(module, "Component", "K, V, latent, temporal, conv ...: one array per layer.")
       .def(
           "__init__",
-          [](PyComponent* self, std::string name, const nb::iterable& layers) {
-            new (self) PyComponent{std::move(name), nb::list(layers)};
+          [](PyComponent* self, nb::handle given_name, nb::handle layers) {
+            std::string name = text_of(given_name, "name");
+            const nb::object iterator = nb::steal(PyObject_GetIter(layers.ptr()));
+            if (!iterator.is_valid()) {
+              forget_exception();
+              raise_bad("component '" + name + "': layers is " + shown(layers) +
+                        ": must be a list of arrays, one for each layer");
+            }
+            new (self) PyComponent{std::move(name), nb::list(iterator)};
           },
-          nb::arg("name"), nb::arg("layers"),
+          nb::arg("name").none(), nb::arg("layers").none(),
           nb::sig("def __init__(self, name: str, layers: collections.abc.Iterable[Layer | typing.Any]) -> None"),
           "layers: arrays (buffer protocol, DLPack, torch tensors) with rows along the first axis, each row contiguous and "
           "writable; or kvonce.Layer.")
@@ -349,7 +356,7 @@ void bind_memory(nb::module_& module) {
                     "Keeps looked-up pages from eviction. bytes(lease) are 16 bytes that other processes of the same engine may "
                     "use instead of it.")
       .def(
-          "__init__", [](Lease* self, nb::handle id) { new (self) Lease{lease_of(id)}; }, nb::arg("id"),
+          "__init__", [](Lease* self, nb::handle id) { new (self) Lease{lease_of(id)}; }, nb::arg("id").none(),
           nb::sig("def __init__(self, id: bytes) -> None"), "id: bytes(lease) of another one.")
       .def("__bytes__",
            [](const Lease& self) {

@@ -213,7 +213,17 @@ std::optional<PyNamespace> find_namespace(const PyRuntime& self, const std::stri
   return PyNamespace{self.box, found.value, text};
 }
 
-PyGroup make_group(const PyNamespace& self, const std::string& name, std::vector<GroupPool> pools, nb::handle ranks) {
+PyGroup make_group(const PyNamespace& self, nb::handle given_name, nb::handle given_pools, nb::handle ranks) {
+  const std::string name = text_of(given_name, "name");
+  const std::string what = "group '" + name + "': pools";
+  if (PySequence_Check(given_pools.ptr()) == 0)
+    raise_bad(what + " is " + shown(given_pools) + ": must be a list of kvonce.GroupPool");
+  std::vector<GroupPool> pools;
+  for (const nb::handle item : nb::tuple(nb::borrow(given_pools))) {
+    const GroupPool* const pool = bound<GroupPool>(item);
+    if (pool == nullptr) raise_bad(what + " has " + shown(item) + ": must be a list of kvonce.GroupPool");
+    pools.push_back(*pool);
+  }
   GroupSpec spec{name, counts_of(ranks, "group '" + name + "': ranks"), std::move(pools)};
   const auto handle =
       ask_runtime(self.runtime, [ns = self.handle, spec](Runtime& runtime) { return runtime.register_group(ns, spec); });
@@ -290,10 +300,11 @@ void bind_namespace(nb::module_& module) {
           nb::sig("def objects(self) -> list[dict[str, typing.Any]]"), "Each as a dict: pool, shard (flat index), bytes, level.");
   nb::class_<PyNamespace>(module, "Namespace", "All that decides the bytes besides page hash, pool and shard.")
       .def_ro("text", &PyNamespace::text)
-      .def("group", &make_group, nb::arg("name"), nb::arg("pools"), nb::arg("ranks") = nb::make_tuple(1, 1, 1),
+      .def("group", &make_group, nb::arg("name").none(), nb::arg("pools").none(),
+           nb::arg("ranks").none() = nb::make_tuple(1, 1, 1),
            nb::sig("def group(self, name: str, pools: list[GroupPool], ranks: tuple[int, int, int] = (1, 1, 1)) -> Group"),
            "Registers the pools that a prefix needs together. ranks: of the engine, on the axes (tp, pp, cp).")
-      .def("stat", &stat, nb::arg("page"), nb::sig("def stat(self, page: Page) -> PageStat | None"),
+      .def("stat", &stat, nb::arg("page").none(), nb::sig("def stat(self, page: Page) -> PageStat | None"),
            "None where the page is not there.")
       .def(
           "remove",
@@ -334,10 +345,11 @@ void bind_group(nb::module_& module) {
       .def_prop_ro("name", [](const PyGroup& self) { return self.state->spec.name; })
       .def(
           "rank",
-          [](const PyGroup& self, std::uint16_t tp, std::uint16_t pp, std::uint16_t cp) {
-            return make_rank(add_rank(self, tp, pp, cp));
+          [](const PyGroup& self, nb::handle tp, nb::handle pp, nb::handle cp) {
+            return make_rank(add_rank(self, integer_of<std::uint16_t>(tp, "tp"), integer_of<std::uint16_t>(pp, "pp"),
+                                      integer_of<std::uint16_t>(cp, "cp")));
           },
-          nb::arg("tp") = 0, nb::arg("pp") = 0, nb::arg("cp") = 0,
+          nb::arg("tp").none() = 0, nb::arg("pp").none() = 0, nb::arg("cp").none() = 0,
           nb::sig("def rank(self, tp: int = 0, pp: int = 0, cp: int = 0) -> Rank"),
           "This process's rank: its index on each axis; how many there are comes from the group.")
       .def("lookup", &lookup, nb::arg("pages").none(), nb::arg("request_id").none() = "", nb::arg("probe") = false,
@@ -354,10 +366,12 @@ void bind_group(nb::module_& module) {
            "As lookup, without waiting.")
       .def(
           "exists",
-          [](const PyGroup& self, const std::string& pool, std::uint32_t shard, nb::handle pages) {
-            return exists_bytes(self.state->runtime->use().exists(self.state->handle, pool, shard, read_pages(pages)));
+          [](const PyGroup& self, nb::handle pool, nb::handle shard, nb::handle pages) {
+            Runtime& runtime = self.state->runtime->use();
+            return exists_bytes(runtime.exists(self.state->handle, text_of(pool, "pool"),
+                                               integer_of<std::uint32_t>(shard, "shard"), read_pages(pages)));
           },
-          nb::arg("pool"), nb::arg("shard"), nb::arg("pages"),
+          nb::arg("pool").none(), nb::arg("shard").none(), nb::arg("pages").none(),
           nb::sig("def exists(self, pool: str, shard: int, pages: Pages) -> bytes"),
           "One byte per page, 0 or 1. Reads the index in shared memory: waits for nobody. shard: flat index.")
       .def(
@@ -381,11 +395,11 @@ void bind_runtime(nb::module_& module) {
   nb::class_<PyRuntime>(module, "Runtime", nb::is_weak_referenceable(), "Connects this process to a store, or holds one itself.")
       .def(
           "__init__",
-          [](PyRuntime* self, const std::string& engine_id, const std::string& store, const nb::kwargs& options) {
-            PyRuntime made = start(engine_id, store, options);
+          [](PyRuntime* self, nb::handle engine_id, nb::handle store, const nb::kwargs& options) {
+            PyRuntime made = start(text_of(engine_id, "engine_id"), text_of(store, "store"), options);
             new (self) PyRuntime(std::move(made));
           },
-          nb::arg("engine_id"), nb::arg("store") = "auto", nb::arg("options"),
+          nb::arg("engine_id").none(), nb::arg("store").none() = "auto", nb::arg("options"),
           nb::sig("def __init__(self, engine_id: str, store: str = 'auto', **options: typing.Any) -> None"),
           "engine_id: names the serving instance that all its rank and scheduler processes share.\n"
           "store: 'auto': this user's kvonced on this host, started when none answers; 'unix:PATH'; 'embedded': in this "
@@ -481,7 +495,8 @@ void bind_runtime(nb::module_& module) {
           [](const PyRuntime& self, nb::handle lease) {
             tell_runtime(self.box, [id = lease_of(lease)](Runtime& runtime) { return runtime.release(id); });
           },
-          nb::arg("lease"), nb::sig("def release(self, lease: Lease | bytes) -> None"), "Gives a lease back; twice is no error.")
+          nb::arg("lease").none(), nb::sig("def release(self, lease: Lease | bytes) -> None"),
+          "Gives a lease back; twice is no error.")
       .def(
           "narrow",
           [](const PyRuntime& self, nb::handle lease, std::uint32_t pages) {

@@ -89,6 +89,25 @@ class Numbers(Case):
             self.assert_bad("pool 'kv': components has 'a': must be a list of", kv.rank.register_pool, "kv", "abc")
             self.assert_bad("pool 'kv': unit is None: must be an integer", kv.rank.register_pool, "kv", [], unit=None)
 
+    def test_a_wrong_kind_in_a_call_that_sets_up_is_told_likewise(self):
+        self.assert_bad("engine_id is None: must be a text", kvonce.Runtime, None)
+        self.assert_bad("store is None: must be a text", kvonce.Runtime, "e", None)
+        self.assert_bad("component 'kv': layers is None: must be a list of arrays", kvonce.Component, "kv", None)
+        self.assert_bad("name is 3: must be a text", kvonce.Component, 3, [])
+        self.assert_bad("lease is None: must be a kvonce.Lease", kvonce.Lease, None)
+        with Setup() as kv:
+            self.assert_bad("lease is None: must be a kvonce.Lease, as a lookup gives it", kv.runtime.release, None)
+            self.assert_bad("a page hash is a NoneType", kv.namespace.stat, None)
+            self.assert_bad("name is None: must be a text", kv.namespace.group, None, [])
+            self.assert_bad("group 'g': pools is None: must be a list of kvonce.GroupPool", kv.namespace.group, "g", None)
+            for wrong in (None, "kv"):
+                self.assert_bad(f"group 'g': pools has {wrong!r}: must be a list of", kv.namespace.group, "g", [wrong])
+            self.assert_bad("ranks is None: must be an integer on each of the axes", kv.namespace.group, "g", [], ranks=None)
+            for wrong in (None, -1, 70_000, 1.0):
+                self.assert_bad(f"tp is {wrong!r}: must be an integer, 0 to 65535", kv.group.rank, tp=wrong)
+            self.assert_bad("pool is None: must be a text", kv.group.exists, None, 0, [])
+            self.assert_bad("shard is None: must be an integer", kv.group.exists, "kv", None, [])
+
     def test_none_in_the_place_of_an_object_is_refused(self):
         """Where the binding would take it for one."""
         with Setup() as kv:
