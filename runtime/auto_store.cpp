@@ -13,6 +13,7 @@
 
 #include "runtime/host_memory.hpp"
 #include "runtime/spawn_store.hpp"
+#include "runtime/store_settings.hpp"
 
 namespace kvonce::runtime {
 namespace {
@@ -35,7 +36,8 @@ std::string stem_of(const std::string& socket) {
 Error start(const RuntimeConfig& config, const std::string& socket, const StartLock& lock, Clock::time_point deadline) {
   auto program = find_store_program(config.kvonced_path);
   if (program.error) return program.error;
-  const std::uint64_t bytes = config.auto_bytes != 0 ? config.auto_bytes : default_store_bytes(available_memory());
+  const std::uint64_t given = given_store_memory(config);
+  const std::uint64_t bytes = given != 0 ? given : default_store_bytes(available_memory());
   if (bytes < (1ULL << 20)) {
     return {Reason::no_space, "a quarter of the memory that is available here is " + std::to_string(bytes) +
                                   " bytes: a store needs 1 MiB; set auto_bytes"};
@@ -47,6 +49,8 @@ Error start(const RuntimeConfig& config, const std::string& socket, const StartL
   // Not populated: taking the memory may last longer than the caller wants to wait for a store.
   process.arguments = {"--socket",   socket, "--memory",  std::to_string(bytes), "--idle-exit", std::to_string(config.auto_idle.count()) + "ms",
                        "--populate", "no"};
+  const std::vector<std::string> settings = given_store_arguments(config);
+  process.arguments.insert(process.arguments.end(), settings.begin(), settings.end());
   return start_store_process(process, deadline);
 }
 

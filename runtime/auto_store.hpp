@@ -12,7 +12,8 @@
 
 namespace kvonce::runtime {
 
-/// "unix:PATH" of a kvonced that listens, by the deadline. Uses auto_bytes, auto_idle and kvonced_path.
+/// "unix:PATH" of a kvonced that listens, by the deadline. Uses auto_bytes, auto_idle, kvonced_path, and what
+/// store_settings.hpp hands on.
 /// The store may still end before the caller is connected (idle, or told to): then call again. Errors: Reason::deadline, the time
 /// is over; Reason::busy, something that passes was in the way; any other stays until somebody mends it.
 Result<std::string> find_or_start_store(const RuntimeConfig& config, std::chrono::steady_clock::time_point deadline);

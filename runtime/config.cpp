@@ -2,6 +2,7 @@
 #include <kvonce/config.hpp>
 
 #include "runtime/core.hpp"
+#include "runtime/store_settings.hpp"
 
 #include <array>
 #include <climits>
@@ -67,6 +68,8 @@ Error RuntimeConfig::check() const {
                        "; with the " + std::to_string(kLongest.size()) + " of the snapshot's ending " + std::string(kLongest) +
                        " the system allows " + std::to_string(NAME_MAX) + " and " + std::to_string(PATH_MAX - 1));
   }
+  if (store == "auto" && !serve_group.empty())
+    return wrong("serve_group", "'" + serve_group + "'", "needs a store with a socket of its own: that of 'auto' is for this user alone");
   if (embedded && read_only) return wrong("read_only", "true", "needs a store of another process");
   if (numa_node < -1 || numa_node > 1023) return wrong("numa_node", std::to_string(numa_node), "must be a node's number, or -1 for none");
   if (auto_bytes != 0 && (auto_bytes < kMiB || auto_bytes > 64 * kTiB))
@@ -89,9 +92,13 @@ Error RuntimeConfig::check() const {
     if (range.value < range.least || range.value > range.most)
       return wrong(range.name, std::to_string(range.value), range.allowed);
   }
-  if (capacity_bytes > arena_bytes)
+  // Of a store that "auto" starts with a share of what is available, kvonced tells.
+  const std::uint64_t memory = embedded ? arena_bytes : store == "auto" ? runtime::given_store_memory(*this) : 0;
+  if (memory != 0 && capacity_bytes > memory)
     return wrong("capacity_bytes", std::to_string(capacity_bytes),
-                 "must be at most arena_bytes (" + std::to_string(arena_bytes) + "), or 0 for no limit of its own");
+                 std::string("must be at most ") + (!embedded && auto_bytes != 0 ? "auto_bytes" : "arena_bytes") + " (" + std::to_string(memory) +
+                     "), or 0 for no limit of its own");
+  if (capacity_bytes > 64 * kTiB) return wrong("capacity_bytes", std::to_string(capacity_bytes), "must be at most 64 TiB");
   if (index_pages != 0 && (index_pages < 1024 || index_pages > (1ULL << 31)))
     return wrong("index_pages", std::to_string(index_pages), "must be 1,024 to 2,147,483,648, or 0 to choose by arena_bytes");
   if (copy_kernel != "auto" && copy_kernel != "avx512" && copy_kernel != "avx2" && copy_kernel != "portable")

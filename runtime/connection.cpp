@@ -14,6 +14,7 @@
 #include "runtime/link_pump.hpp"
 #include "runtime/store_info.hpp"
 #include "runtime/store_memory.hpp"
+#include "runtime/store_settings.hpp"
 #include "telemetry/log.hpp"
 
 namespace kvonce::runtime {
@@ -94,6 +95,7 @@ StoreConnection::Attempt StoreConnection::welcome(transport::Connected&& connect
   if (!messages::decode(welcome.info, info) || info.partitions.empty() || info.partitions.size() > 64)
     return wrong("sent a layout that cannot be read");
   if (connected.arena_fd < 0) return wrong("handed out no memory");
+  if (core_.config.store == "auto") tell_of_settings(settings_not_met(core_.config, info));
   storage::MapOptions options;
   options.read_only = core_.config.read_only;
   options.sealed = info.sealed;
@@ -155,6 +157,14 @@ StoreConnection::Attempt StoreConnection::welcome(transport::Connected&& connect
   }
   if (core_.config.caller_runs) core_.set_pump(std::make_shared<LinkPump>(connected.link, *core_.host));
   return {};
+}
+
+void StoreConnection::tell_of_settings(std::string not_met) {
+  if (not_met == told_not_met_) return;
+  told_not_met_ = std::move(not_met);
+  if (!told_not_met_.empty())
+    telemetry::warn("the store that runs already on this host has settings of its own, which hold for all its engines: " +
+                    told_not_met_ + "; to have other ones, end its engines, then kvonce stop");
 }
 
 StoreStart StoreConnection::store_start() const {

@@ -44,6 +44,8 @@ class StoreConnection {
   };
   Attempt connect(SteadyPoint deadline);
   Attempt welcome(transport::Connected&& connected);
+  /// Once for each list: with "auto", what the user gave and the store that was found does not have.
+  void tell_of_settings(std::string not_met);
   void on_ended(transport::LinkEnd end);
   void run();
   bool sleep_for(std::chrono::milliseconds time);
@@ -56,6 +58,7 @@ class StoreConnection {
   std::shared_ptr<const actors::ArenaView> arena_;
   std::uint64_t last_incarnation_ = 0;
   StoreStart store_start_;
+  std::string told_not_met_;  // of start, then of the keeper's thread
   bool lost_ = false;
   bool ranks_told_ = true;  // of the last loss
   bool ending_ = false;   // the store has said that it ends

@@ -75,17 +75,16 @@ Runtime::~Runtime() {
 
 void Runtime::stop(std::chrono::milliseconds timeout) {
   // The callback's own operation would be waited for.
-  if (in_callback())
-    impl_->core->gate.close();
-  else
-    impl_->core->stop(timeout);
+  if (in_callback()) impl_->core->gate.close();
+  else impl_->core->stop(timeout);
 }
 
 const RuntimeConfig& Runtime::config() const noexcept { return impl_->core->config; }
 
 namespace {
 
-Result<NamespaceHandle> ask_namespace(runtime::Core& core, std::string_view text, bool find_only, std::chrono::milliseconds timeout) {
+Result<NamespaceHandle> ask_namespace(runtime::Core& core, std::string_view text, bool find_only,
+                                      std::chrono::milliseconds timeout) {
   Result<NamespaceHandle> result;
   const char* const call_name = find_only ? "find_namespace" : "open_namespace";
   if ((result.error = check_timeout(find_only ? "find_namespace: timeout" : "open_namespace: timeout", timeout))) return result;
@@ -212,7 +211,8 @@ Result<std::shared_ptr<Rank>> Runtime::add_rank(GroupHandle group, const Coordin
   setup->core.faults = runtime::pool_faults();
   setup->arena = core.view();
   if (!setup->arena) setup->arena = std::make_shared<actors::ArenaView>();
-  setup->placement = protocol::Placement::local(static_cast<std::uint32_t>(std::max<std::size_t>(setup->arena->readers.size(), 1)));
+  setup->placement =
+      protocol::Placement::local(static_cast<std::uint32_t>(std::max<std::size_t>(setup->arena->readers.size(), 1)));
   setup->mover = core.mover;
   setup->inline_copy_bytes = core.config.inline_copy_bytes;
   setup->counters = core.counters;
@@ -242,7 +242,8 @@ Result<std::shared_ptr<LookupOperation>> Runtime::lookup(GroupHandle group, std:
     return result;
   }
   if (pages.size() > kMaxBatchItems) {
-    result.error = {Reason::too_many, "lookup: " + std::to_string(pages.size()) + " pages: must be at most " + std::to_string(kMaxBatchItems)};
+    result.error = {Reason::too_many,
+                    "lookup: " + std::to_string(pages.size()) + " pages: must be at most " + std::to_string(kMaxBatchItems)};
     return result;
   }
   if ((result.error = check_fork(core))) return result;
@@ -252,7 +253,8 @@ Result<std::shared_ptr<LookupOperation>> Runtime::lookup(GroupHandle group, std:
   }
   const Call call(core);
   if ((result.error = call.error)) return result;
-  result.value = runtime::make_operation<LookupOperation>(core, OperationKind::lookup, options.timeout, std::move(options.completion));
+  result.value =
+      runtime::make_operation<LookupOperation>(core, OperationKind::lookup, options.timeout, std::move(options.completion));
   Operation::Impl& impl = result.value->impl();
   if (pages.empty()) {
     // Nothing is asked: nothing is missing either.
@@ -276,7 +278,8 @@ Result<std::shared_ptr<LookupOperation>> Runtime::lookup(GroupHandle group, std:
 
 namespace {
 
-Error call_lease(runtime::Core& core, const LeaseId& lease, std::uint32_t stop, const std::string& what, std::chrono::milliseconds timeout) {
+Error call_lease(runtime::Core& core, const LeaseId& lease, std::uint32_t stop, const std::string& what,
+                 std::chrono::milliseconds timeout) {
   if (Error error = check_timeout((what + ": timeout").c_str(), timeout)) return error;
   const auto slot = std::make_shared<messages::Slot<Reason>>();
   {
@@ -288,9 +291,10 @@ Error call_lease(runtime::Core& core, const LeaseId& lease, std::uint32_t stop, 
   const auto reason = runtime::wait_for(*slot, timeout, what.c_str(), &error);
   if (!reason) return error;
   if (*reason == Reason::none) return {};
-  const char* const why = *reason == Reason::lease_expired   ? ": the lease has ended before"
-                          : *reason == Reason::lease_unknown ? ": there is no such lease: it is of another engine, or of another life of the store"
-                                                             : "";
+  const char* const why = *reason == Reason::lease_expired ? ": the lease has ended before"
+                          : *reason == Reason::lease_unknown
+                              ? ": there is no such lease: it is of another engine, or of another life of the store"
+                              : "";
   return {*reason, what + ": " + std::string(to_string(*reason)) + why};
 }
 
@@ -369,9 +373,11 @@ Result<PageStat> Runtime::stat(NamespaceHandle ns, const PageHash& page) const {
 
 namespace {
 
-Result<std::shared_ptr<AdminOperation>> remove(runtime::Core& core, protocol::RemoveAsk&& ask, Completion&& completion,
-                                               std::chrono::milliseconds timeout, std::uint32_t ns_handle = 0xffffffffU) {
-  if (core.config.read_only) return {nullptr, bad("remove: this runtime is read_only")};
+/// `name`: of the call, for an error.
+Result<std::shared_ptr<AdminOperation>> remove(runtime::Core& core, const char* name, protocol::RemoveAsk&& ask,
+                                               Completion&& completion, std::chrono::milliseconds timeout,
+                                               std::uint32_t ns_handle = 0xffffffffU) {
+  if (core.config.read_only) return {nullptr, bad(std::string(name) + ": this runtime is read_only")};
   Result<std::shared_ptr<AdminOperation>> result;
   const Call call(core);
   if ((result.error = call.error)) return result;
@@ -407,20 +413,21 @@ Result<std::shared_ptr<AdminOperation>> Runtime::remove_key(GroupHandle group, s
   ask.pool = record->pools[at];
   ask.shard = shard;
   ask.pages = {page};
-  return remove(*impl_->core, std::move(ask), std::move(completion), timeout);
+  return remove(*impl_->core, "remove_key", std::move(ask), std::move(completion), timeout);
 }
 
-Result<std::shared_ptr<AdminOperation>> Runtime::remove_pages(NamespaceHandle ns, std::vector<PageHash> pages, Completion completion,
-                                                              std::chrono::milliseconds timeout) {
+Result<std::shared_ptr<AdminOperation>> Runtime::remove_pages(NamespaceHandle ns, std::vector<PageHash> pages,
+                                                              Completion completion, std::chrono::milliseconds timeout) {
   if (Error error = check_timeout("remove_pages: timeout", timeout)) return {nullptr, error};
   if (Error error = check_namespace(*impl_->core, "remove_pages", ns)) return {nullptr, error};
   if (pages.size() > kMaxBatchItems)
-    return {nullptr, {Reason::too_many, "remove_pages: " + std::to_string(pages.size()) + " pages: must be at most " +
-                                            std::to_string(kMaxBatchItems)}};
+    return {nullptr,
+            {Reason::too_many,
+             "remove_pages: " + std::to_string(pages.size()) + " pages: must be at most " + std::to_string(kMaxBatchItems)}};
   protocol::RemoveAsk ask;
   ask.what = protocol::RemoveAsk::What::page;
   ask.pages = std::move(pages);
-  return remove(*impl_->core, std::move(ask), std::move(completion), timeout, ns.id);
+  return remove(*impl_->core, "remove_pages", std::move(ask), std::move(completion), timeout, ns.id);
 }
 
 Result<std::shared_ptr<AdminOperation>> Runtime::remove_namespace(NamespaceHandle ns, Completion completion,
@@ -429,14 +436,14 @@ Result<std::shared_ptr<AdminOperation>> Runtime::remove_namespace(NamespaceHandl
   if (Error error = check_namespace(*impl_->core, "remove_namespace", ns)) return {nullptr, error};
   protocol::RemoveAsk ask;
   ask.what = protocol::RemoveAsk::What::ns;
-  return remove(*impl_->core, std::move(ask), std::move(completion), timeout, ns.id);
+  return remove(*impl_->core, "remove_namespace", std::move(ask), std::move(completion), timeout, ns.id);
 }
 
 Result<std::shared_ptr<AdminOperation>> Runtime::clear(Completion completion, std::chrono::milliseconds timeout) {
   if (Error error = check_timeout("clear: timeout", timeout)) return {nullptr, error};
   protocol::RemoveAsk ask;
   ask.what = protocol::RemoveAsk::What::all;
-  return remove(*impl_->core, std::move(ask), std::move(completion), timeout);
+  return remove(*impl_->core, "clear", std::move(ask), std::move(completion), timeout);
 }
 
 Result<std::shared_ptr<AdminOperation>> Runtime::flush(AckLevel level, std::chrono::milliseconds timeout, Completion completion) {
@@ -474,8 +481,9 @@ Stats Runtime::stats(std::chrono::milliseconds timeout) const {
   protocol::StoreStats sum;
   std::size_t answered = 0;
   // In a callback a store may be waiting for this very thread; it is not waited for then.
-  const auto until = std::chrono::steady_clock::now() +
-                     (in_callback() ? std::chrono::milliseconds(0) : std::clamp(timeout, std::chrono::milliseconds(0), kMaxTimeout));
+  const auto until =
+      std::chrono::steady_clock::now() +
+      (in_callback() ? std::chrono::milliseconds(0) : std::clamp(timeout, std::chrono::milliseconds(0), kMaxTimeout));
   for (const auto& slot : slots) {
     const auto part = slot->wait_until(until).value_or(std::nullopt);
     if (!part) continue;
@@ -565,7 +573,8 @@ Error Runtime::report(std::string_view label, std::vector<std::pair<std::string,
       core.report_labels.erase(report.label);
     } else if (!core.report_labels.contains(report.label)) {
       if (core.report_labels.size() == kMaxReportsPerClient)
-        return {Reason::too_many, "report: label '" + report.label + "' is one too many; " + std::to_string(kMaxReportsPerClient) + " are allowed"};
+        return {Reason::too_many,
+                "report: label '" + report.label + "' is one too many; " + std::to_string(kMaxReportsPerClient) + " are allowed"};
       core.report_labels.insert(report.label);
     }
     // Under the lock: the store sees the labels come and go in this order.

@@ -15,6 +15,7 @@
 
 #include "actors/client_sessions.hpp"
 #include "runtime/store_info.hpp"
+#include "runtime/store_settings.hpp"
 #include "transport/socket_path.hpp"
 
 namespace kvonce::runtime {
@@ -61,6 +62,7 @@ Error StoreService::start(std::uint64_t incarnation) {
   info.checksums = core_.config.checksums;
   for (const PartitionLayout& part : core_.layout)
     info.partitions.push_back({part.index_offset, part.index_bytes, part.slots_offset, part.slots_bytes});
+  info.settings = store_settings(core_.config);
   info.warm = core_.store_start.warm;
   info.why_cold = core_.store_start.why_cold.substr(0, kMostWhyCold);
   info.restored_objects = core_.store_start.restored_objects;

@@ -23,13 +23,19 @@ struct StoreInfo {
     std::uint64_t slots_bytes = 0;
   };
   std::vector<Partition> partitions;
+  // By the names of kvonced's flags: what this store goes by.
+  struct Setting {
+    std::string name;
+    std::string value;
+  };
+  std::vector<Setting> settings;
   // How this life of the store began.
   bool warm = false;
   std::string why_cold;
   std::uint64_t restored_objects = 0;
 };
 KVONCE_FIELDS(StoreInfo::Partition, x.index_offset, x.index_bytes, x.slots_offset, x.slots_bytes)
-KVONCE_FIELDS(StoreInfo, x.arena_bytes, x.sealed, x.checksums, x.partitions, x.warm, x.why_cold,
-              x.restored_objects)
+KVONCE_FIELDS(StoreInfo::Setting, x.name, x.value)
+KVONCE_FIELDS(StoreInfo, x.arena_bytes, x.sealed, x.checksums, x.partitions, x.settings, x.warm, x.why_cold, x.restored_objects)
 
 }  // namespace kvonce::runtime

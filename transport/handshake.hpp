@@ -15,7 +15,7 @@
 
 namespace kvonce::transport {
 
-inline constexpr std::uint32_t kWireVersion = 4;
+inline constexpr std::uint32_t kWireVersion = 5;
 
 inline constexpr std::size_t kMaxReleaseBytes = 255;
 inline constexpr std::size_t kMaxEngineIdBytes = 255;

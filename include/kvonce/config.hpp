@@ -42,7 +42,7 @@ struct RuntimeConfig {
   // -- serving other processes on this host (embedded store only) ------------------------------------------------------
   /// "unix:PATH": the socket that other processes connect to; empty: none.
   std::string serve;
-  /// Processes of this group may connect too, by name or number; empty: of this user only.
+  /// Processes of this group may connect too, by name or number; empty: of this user only. Not with "auto".
   std::string serve_group;
   std::uint32_t max_clients = 1'024;              ///< connected processes: 1 to 65,536
   /// Leases outlive the last connection of their engine by this: 0 ms to 1 h.
@@ -54,7 +54,12 @@ struct RuntimeConfig {
   int numa_node = -1;
 
   // -- store = "auto" --------------------------------------------------------------------------------------------------
-  /// Arena of a store that is started: 1 MiB to 64 TiB; 0: a quarter of the memory that is available to this process.
+  // The store that is started is given every setting below that kvonced has too and that differs from its default: capacity_bytes to
+  // demote, lease_time to leased_stops, and max_clients, engine_grace, numa_node. (Not populate, which this process then does for the
+  // memory that it maps; not checksums: a kvonced always has them; not the threads.) A store that runs already keeps its own: where one
+  // differs from what is given here, a warning names both values, once.
+  /// Arena of a store that is started: 1 MiB to 64 TiB; 0: arena_bytes where that is not its default, else a quarter of the memory that
+  /// is available to this process.
   std::uint64_t auto_bytes = 0;
   /// It ends by itself after this time without clients: 100 ms to 24 h.
   std::chrono::milliseconds auto_idle{60'000};

@@ -128,6 +128,8 @@ class PutResult:
         Number of items by what kept them from being stored, as 'rejected: no_space'.
         """
 
+    def __repr__(self) -> str: ...
+
 class LoadResult:
     """What a load answered, per page and pool."""
 
@@ -148,6 +150,8 @@ class LoadResult:
 
     def causes(self) -> dict[str, int]:
         """Number of items by the reason why they were not loaded."""
+
+    def __repr__(self) -> str: ...
 
 class Lookup:
     """Which prefix lengths are restorable, and why no more."""
@@ -216,6 +220,8 @@ class Future(Generic[_Result]):
 
     def done(self) -> bool:
         """Whether the result is there."""
+
+    def __repr__(self) -> str: ...
 
     def wait(self, timeout: float | None = None) -> bool:
         """
@@ -322,7 +328,7 @@ class Lease:
 
     def __reduce__(self) -> tuple: ...
 
-    def __eq__(self, arg: object, /) -> bool: ...
+    def __eq__(self, other: object, /) -> bool: ...
 
     def __hash__(self) -> int: ...
 

@@ -118,7 +118,12 @@ def check_kvonced() -> list[Finding]:
     shell = find_program("kvonce")
     if shell is not None:
         status, out, why = _run([shell, "stat", "--json", "--timeout", "5s"], 20)
-        running = "this user's store answers" if status == 0 else f"this user has none running, or it does not answer ({why})"
+        if status == 0:
+            running = "this user's store answers"
+        elif "no store runs on" in why:
+            running = 'none runs for this user: the first engine with store "auto" starts one, or kvonced does'
+        else:
+            running = f"this user's does not answer ({why})"
         findings.append(Finding("store", "ok" if status == 0 else "note", running))
     return findings
 
@@ -163,7 +168,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--engine", action="append", choices=engines, help="examine this engine only (may be repeated)")
     parser.add_argument("--json", action="store_true", help="the findings as JSON")
     parser.add_argument("-q", "--quiet", action="store_true", help="no output: the exit status tells")
-    parser.add_argument("--record", metavar="ENGINE", choices=engines, help="print the list of the installed engine, and no more")
+    parser.add_argument("--record", metavar="ENGINE", choices=engines, help="print what the adapter relies on as this engine has it, in the form of kvonce/engine/known/, and examine nothing")
     options = parser.parse_args(arguments)
     if options.record:
         found = interfaces.find(options.record)

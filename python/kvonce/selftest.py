@@ -150,9 +150,9 @@ def seconds(text: str) -> float:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m kvonce.selftest", description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--pages", type=int, default=64, help="pages of 64 KiB (default 64)")
-    parser.add_argument("--store", default="auto", help="auto (default), or unix:PATH of a running store")
+    parser = argparse.ArgumentParser(prog="python -m kvonce.selftest", description=__doc__.partition(": ")[2])
+    parser.add_argument("--pages", type=int, default=64, help="pages of 64 KiB, 1 to 512 (default 64)")
+    parser.add_argument("--store", default="auto", help="auto (default): one that is started for this; or unix:PATH of a store that runs, which then keeps the pages until it needs their room")
     parser.add_argument("--timeout", type=seconds, default=60.0, help="seconds for each of the two processes (default 60)")
     parser.add_argument("--part", choices=("put", "get"), help=argparse.SUPPRESS)
     parser.add_argument("--since", type=float, default=0.0, help=argparse.SUPPRESS)

@@ -44,7 +44,8 @@ struct View {
   std::vector<std::int64_t> shape;
   std::vector<std::int64_t> strides;
   bool host = true;
-  char kind = '?';  // 'i' signed, 'u' unsigned, '?' other or not known
+  char kind = '?';   // 'i' signed, 'u' unsigned, '?' other or not known
+  std::string type;  // of an item, as the array itself names it
   std::unique_ptr<Keeper> keeper;
 };
 
@@ -71,8 +72,16 @@ bool view_buffer(nb::handle object, bool writable, View* view) {
   view->data = static_cast<char*>(got.buf);
   view->item_bytes = got.itemsize;
   view->shape.assign(got.shape, got.shape + got.ndim);
-  view->strides.assign(got.strides, got.strides + got.ndim);
+  if (got.strides != nullptr) {
+    view->strides.assign(got.strides, got.strides + got.ndim);
+  } else {
+    // A ctypes array tells none, though it is asked: its items lie one after the other.
+    view->strides.resize(view->shape.size());
+    std::int64_t bytes = got.itemsize;
+    for (std::size_t d = view->shape.size(); d-- > 0; bytes *= view->shape[d]) view->strides[d] = bytes;
+  }
   view->kind = kind_of_format(got.format);
+  view->type = got.format == nullptr ? "B" : got.format;
   view->keeper = std::move(keeper);
   return true;
 }
@@ -98,13 +107,15 @@ bool view_tensor(nb::handle object, View* view) {
   const std::string type = text_of(nb::str(nb::handle(dtype)), "a tensor's dtype");
   if (type.find("uint") != std::string::npos) view->kind = 'u';
   else if (type.find("int") != std::string::npos && type.find("q") == std::string::npos) view->kind = 'i';
+  view->type = type;
   view->keeper = std::make_unique<ObjectKeeper>(object);
   return true;
 }
 
 bool view_dlpack(nb::handle object, View* view) {
   nb::ndarray<> array;
-  if (!nb::try_cast(object, array)) {
+  // None is taken as an array that is not there.
+  if (!nb::try_cast(object, array) || !array.is_valid()) {
     PyErr_Clear();
     return false;
   }
@@ -117,6 +128,7 @@ bool view_dlpack(nb::handle object, View* view) {
   view->host = array.device_type() == nb::device::cpu::value;
   const auto code = static_cast<nb::dlpack::dtype_code>(array.dtype().code);
   view->kind = code == nb::dlpack::dtype_code::Int ? 'i' : code == nb::dlpack::dtype_code::UInt ? 'u' : '?';
+  view->type = "of DLPack code " + std::to_string(array.dtype().code) + " and " + std::to_string(array.dtype().bits) + " bits";
   view->keeper = std::make_unique<DlpackKeeper>(std::move(array));
   return true;
 }
@@ -223,7 +235,8 @@ std::vector<std::int64_t> read_rows(nb::handle indices, std::size_t pages, std::
     raise_bad(what + " is a " + kind_name(indices) + ": must be an integer array, a range or a list");
   if (!view.host) raise_bad(what + " lies on a device: row indices must be in host memory");
   if (view.kind == '?' || view.item_bytes > 8 || !std::has_single_bit(static_cast<std::uint64_t>(view.item_bytes)))
-    raise_bad(what + " is no array of integers");
+    raise_bad(what + " is no array of integers of at most 8 bytes in this machine's byte order: its items are '" + view.type +
+              "'");
   if (view.shape.size() != 1) raise_bad(what + " has " + std::to_string(view.shape.size()) + " axes: must have one");
   reader.check_count(view.shape[0]);
   const std::int64_t stride = view.strides[0];
@@ -238,19 +251,21 @@ std::vector<std::int64_t> read_rows(nb::handle indices, std::size_t pages, std::
   return std::move(reader.rows);
 }
 
-PageHash read_page(nb::handle page) {
+PageHash read_page(nb::handle page, const std::string& name) {
+  static const std::string kAllowed = ": must be 32 bytes, or 64 hexadecimal digits";
   if (PyUnicode_Check(page.ptr()) != 0) {
-    const std::string text = text_of(page, "a page hash");
+    const std::string text = text_of(page, name);
     const auto found = PageHash::from_hex(text);
-    if (!found)
-      raise_bad("a page hash of " + std::to_string(text.size()) + " characters: must be 64 hexadecimal digits, or 32 bytes");
+    if (!found) raise_bad(name + " is " + shown(page) + ", a text of " + std::to_string(text.size()) + " bytes" + kAllowed);
     return *found;
   }
   View view;
-  if (!view_array(page, false, &view, "a page hash"))
-    raise_bad("a page hash is a " + kind_name(page) + ": must be 32 bytes, or 64 hexadecimal digits");
-  if (!view.host || view.shape.size() != 1 || view.shape[0] != 32 || view.strides[0] != 1 || view.item_bytes != 1)
-    raise_bad("a page hash of another size: must be 32 bytes, or 64 hexadecimal digits");
+  if (!view_array(page, false, &view, name)) raise_bad(name + " is a " + kind_name(page) + kAllowed);
+  if (!view.host) raise_bad(name + " lies on a device: must be in host memory");
+  if (view.item_bytes != 1) raise_bad(name + " has items of " + std::to_string(view.item_bytes) + " bytes" + kAllowed);
+  if (view.shape.size() != 1) raise_bad(name + " is an array of " + std::to_string(view.shape.size()) + " axes" + kAllowed);
+  if (view.shape[0] != 32) raise_bad(name + " has " + std::to_string(view.shape[0]) + " bytes" + kAllowed);
+  if (view.strides[0] != 1) raise_bad(name + " has bytes that lie apart" + kAllowed);
   return page_of_bytes(view.data);
 }
 
@@ -264,7 +279,7 @@ std::vector<PageHash> read_pages(nb::handle pages) {
       // The common case without a buffer's bookkeeping.
       if (PyBytes_Check(item.ptr()) && PyBytes_Size(item.ptr()) == 32)
         hashes.push_back(page_of_bytes(PyBytes_AsString(item.ptr())));
-      else hashes.push_back(read_page(item));
+      else hashes.push_back(read_page(item, "pages[" + std::to_string(i) + "]"));
     }
     return hashes;
   }

@@ -15,8 +15,8 @@ namespace kvonce::python {
 
 /// Bytes-like of n * 32, a list of 32-byte bytes or 64-digit hex texts, or an (n, 32) uint8 array.
 std::vector<PageHash> read_pages(nb::handle pages);
-/// 32 bytes or 64 hex digits.
-PageHash read_page(nb::handle page);
+/// 32 bytes or 64 hex digits; `name` in errors.
+PageHash read_page(nb::handle page, const std::string& name = "a page hash");
 
 /// One row for each of `pages` pages from an integer array with `unit` entries a page; -1: the page has no row. `what` names the
 /// argument in errors.

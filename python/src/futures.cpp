@@ -2,6 +2,8 @@
 #include "python/src/futures.hpp"
 
 #include <array>
+#include <map>
+#include <string>
 
 #include "python/src/lease.hpp"
 #include "python/src/values.hpp"
@@ -40,6 +42,35 @@ std::uint32_t retry_after_ms(const PutResult& result) {
   return longest;
 }
 
+std::string summary(std::uint64_t good, std::size_t all, const char* done, const std::map<std::string, std::size_t>& counts) {
+  std::string text = std::to_string(good) + " of " + std::to_string(all) + " " + done;
+  const char* before = "; ";
+  for (const auto& [cause, number] : counts) {
+    text += before + cause + " " + std::to_string(number);
+    before = ", ";
+  }
+  return text;
+}
+
+/// "7 of 8 stored; joined 3, rejected: no_space 1": what is not named was stored from this sender's bytes.
+std::string summary(const PutResult& result) {
+  std::map<std::string, std::size_t> counts;
+  for (const PutItemResult& item : result.items)
+    if (item.verdict != Verdict::stored) ++counts[cause_of(item)];
+  return summary(result.succeeded, result.items.size(), "stored", counts);
+}
+std::string summary(const LoadResult& result) {
+  std::map<std::string, std::size_t> counts;
+  for (const Reason reason : result.items)
+    if (reason != Reason::none) ++counts[std::string(to_string(reason))];
+  return summary(result.loaded, result.items.size(), "loaded", counts);
+}
+std::string summary(const LookupResult& result) {
+  const std::string pages = std::to_string(result.restorable_pages) + (result.restorable_pages == 1 ? " page, " : " pages, ");
+  return pages + (result.reason == Reason::none ? std::string("all there") : "then " + std::string(to_string(result.reason))) +
+         (result.lease ? ", leased" : "");
+}
+
 void call_back(PyObject* call, PyObject* argument) {
   PyObject* const answer = PyObject_CallFunctionObjArgs(call, argument, nullptr);
   if (answer == nullptr) PyErr_WriteUnraisable(call);
@@ -74,9 +105,11 @@ std::size_t ItemMap::index_of(nb::handle pool) const {
   const bool by_name = PyUnicode_Check(pool.ptr()) != 0;
   const std::string name = by_name ? text_of(pool, "pool") : std::string();
   for (std::size_t i = 0; i < pools.size(); ++i) {
-    if (by_name ? name == pools[i]->name : pool_of(pool) == pools[i]) return i;
+    if (by_name ? name == pools[i]->name : pool_of(pool, "pool") == pools[i]) return i;
   }
-  raise_bad("the batch has no rows of that pool");
+  std::string all;
+  for (const PoolPtr& known : pools) all += (all.empty() ? "'" : ", '") + known->name + "'";
+  raise_bad("pool is " + shown(pool) + ": must be one that the call had rows of: " + all);
 }
 
 template <class Value>
@@ -135,6 +168,30 @@ void Future::add_done_callback(nb::handle self, nb::handle call) const {
   });
 }
 
+std::string Future::repr() const {
+  const std::string name = std::string("<kvonce.") + kind();
+  // In a child, or at the interpreter's end, the operation is not to be touched.
+  if (foreign(runtime_->pid())) return name + " of another process>";
+  return name + (operation_->done() ? ": done, " : ": not done") + state(operation_->done()) + ">";
+}
+
+std::string LookupFuture::state(bool done) const {
+  if (!done) return {};
+  const auto& result = static_cast<LookupOperation&>(operation()).result();
+  return result.error ? std::string(to_string(result.error.reason)) : summary(result);
+}
+
+std::string PutFuture::state(bool done) const {
+  const auto& put = static_cast<PutOperation&>(operation());
+  if (!done) return {};
+  return summary(PutResult{{put.results().begin(), put.results().end()}, put.succeeded(), map_});
+}
+
+std::string LoadFuture::state(bool done) const {
+  if (!done) return ", layers below " + std::to_string(load().layers_done()) + " are in place";
+  return summary(LoadResult{{load().results().begin(), load().results().end()}, load().loaded(), map_});
+}
+
 nb::object LookupFuture::make_result() const {
   const auto& result = static_cast<LookupOperation&>(operation()).result();
   check(result.error);
@@ -181,14 +238,14 @@ void bind_results(nb::module_& module) {
           [](const PutResult& r, nb::handle pool) {
             return r.map->per_page(pool, [&](std::size_t i) { return r.items[i].verdict; });
           },
-          nb::arg("pool"), nb::sig("def verdicts(self, pool: Pool | str) -> bytes"),
+          nb::arg("pool").none(), nb::sig("def verdicts(self, pool: Pool | str) -> bytes"),
           "One kvonce.Verdict value per page; 0 where the page had no row in that pool.")
       .def(
           "reasons",
           [](const PutResult& r, nb::handle pool) {
             return r.map->per_page(pool, [&](std::size_t i) { return r.items[i].reason; });
           },
-          nb::arg("pool"), nb::sig("def reasons(self, pool: Pool | str) -> bytes"),
+          nb::arg("pool").none(), nb::sig("def reasons(self, pool: Pool | str) -> bytes"),
           "One kvonce.Reason value per page; 0 where there is none.")
       .def(
           "causes",
@@ -199,7 +256,8 @@ void bind_results(nb::module_& module) {
             return causes;
           },
           nb::sig("def causes(self) -> dict[str, int]"),
-          "Number of items by what kept them from being stored, as 'rejected: no_space'.");
+          "Number of items by what kept them from being stored, as 'rejected: no_space'.")
+      .def("__repr__", [](const PutResult& r) { return "<kvonce.PutResult: " + summary(r) + ">"; });
 
   nb::class_<LoadResult>(module, "LoadResult", "What a load answered, per page and pool.")
       .def_ro("loaded", &LoadResult::loaded, "Items whose bytes are in place and verified.")
@@ -210,7 +268,7 @@ void bind_results(nb::module_& module) {
       .def(
           "reasons",
           [](const LoadResult& r, nb::handle pool) { return r.map->per_page(pool, [&](std::size_t i) { return r.items[i]; }); },
-          nb::arg("pool"), nb::sig("def reasons(self, pool: Pool | str) -> bytes"),
+          nb::arg("pool").none(), nb::sig("def reasons(self, pool: Pool | str) -> bytes"),
           "One kvonce.Reason value per page; 0: loaded, or no row in that pool.")
       .def(
           "causes",
@@ -220,7 +278,8 @@ void bind_results(nb::module_& module) {
               if (reason != Reason::none) count(causes, optional_reason(reason));
             return causes;
           },
-          nb::sig("def causes(self) -> dict[str, int]"), "Number of items by the reason why they were not loaded.");
+          nb::sig("def causes(self) -> dict[str, int]"), "Number of items by the reason why they were not loaded.")
+      .def("__repr__", [](const LoadResult& r) { return "<kvonce.LoadResult: " + summary(r) + ">"; });
 
   nb::class_<LookupResult>(module, "Lookup", "Which prefix lengths are restorable, and why no more.")
       .def_ro("pages", &LookupResult::restorable_pages, "Deepest restorable prefix, in pages.")
@@ -243,17 +302,16 @@ void bind_results(nb::module_& module) {
           },
           nb::sig("def reason(self) -> str | None"), "Why it is not, one of kvonce.REASONS; None: all are.")
       .def_ro("missing_pool", &LookupResult::missing_pool,
-              "The pool that lacks it, where the reason is group_incomplete; else empty. Where the pages go on but no stop does: the\n"
-              "pool that keeps the stop from being legal, of those behind the prefix, that lacks the fewest objects (of equals the first).")
+              "The pool that lacks it, where the reason is group_incomplete; else empty. Where the pages go on but no stop does: "
+              "the\n"
+              "pool that keeps the stop from being legal, of those behind the prefix, that lacks the fewest objects (of equals "
+              "the first).")
       .def_ro("missing_shard", &LookupResult::missing_shard, "The first shard of that pool that is not readable.")
       .def_prop_ro(
           "retry_after", [](const LookupResult& r) { return r.retry_after_ms / 1e3; },
           "Seconds to wait, where the reason is busy.")
       .def_ro("optional_missing", &LookupResult::optional_missing, "Optional pools that do not cover the whole prefix.")
-      .def("__repr__", [](const LookupResult& r) {
-        return "<kvonce.Lookup of " + std::to_string(r.restorable_pages) + " pages, " +
-               (r.reason == Reason::none ? std::string("all there") : "then " + optional_reason(r.reason)) + ">";
-      });
+      .def("__repr__", [](const LookupResult& r) { return "<kvonce.Lookup of " + summary(r) + ">"; });
 }
 
 }  // namespace
@@ -263,6 +321,7 @@ void bind_futures(nb::module_& module) {
   const auto timeout = nb::arg("timeout") = nb::none();
   nb::class_<Future>(module, "Future", "A result that comes later; can be awaited in asyncio.")
       .def("done", &Future::done, "Whether the result is there.")
+      .def("__repr__", &Future::repr)
       .def("wait", &Future::wait, timeout, nb::sig("def wait(self, timeout: float | None = None) -> bool"),
            "Waits until done, at most so many seconds (None: to the call's own deadline). False when the time passed first.")
       .def("result", &Future::result, timeout, nb::sig("def result(self, timeout: float | None = None) -> typing.Any"),

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "python/src/handles.hpp"
@@ -58,10 +59,14 @@ class Future {
   nb::object result(std::optional<double> timeout) const;
   void cancel() const;
   void add_done_callback(nb::handle self, nb::handle call) const;
+  std::string repr() const;
 
  protected:
   virtual nb::object make_result() const = 0;
   virtual void cancel_operation() const {}
+  virtual const char* kind() const = 0;
+  /// What repr says beside the kind.
+  virtual std::string state(bool done) const = 0;
   Operation& operation() const { return *operation_; }
   const std::shared_ptr<Operation>& shared_operation() const { return operation_; }
   const RuntimePtr& runtime() const { return runtime_; }
@@ -78,6 +83,8 @@ class LookupFuture : public Future {
 
  private:
   nb::object make_result() const override;
+  const char* kind() const override { return "LookupFuture"; }
+  std::string state(bool done) const override;
 };
 
 class PutFuture : public Future {
@@ -87,6 +94,8 @@ class PutFuture : public Future {
 
  private:
   nb::object make_result() const override;
+  const char* kind() const override { return "PutFuture"; }
+  std::string state(bool done) const override;
   void cancel_operation() const override;
   RankPtr rank_;  // its pools' memory stays while rows are lent
   ItemMapPtr map_;
@@ -102,6 +111,8 @@ class LoadFuture : public Future {
  private:
   LoadOperation& load() const { return static_cast<LoadOperation&>(operation()); }
   nb::object make_result() const override;
+  const char* kind() const override { return "LoadFuture"; }
+  std::string state(bool done) const override;
   void cancel_operation() const override;
   RankPtr rank_;
   ItemMapPtr map_;

@@ -29,6 +29,6 @@ LeaseId lease_of(nb::handle lease);
 nb::object make_rank(RankPtr rank);
 
 /// The pool behind a kvonce.Pool; raises.
-PoolPtr pool_of(nb::handle pool);
+PoolPtr pool_of(nb::handle pool, const std::string& name = "rows: a key");
 
 }  // namespace kvonce::python

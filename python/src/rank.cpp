@@ -100,7 +100,7 @@ struct After {
 
   explicit After(nb::handle after) {
     if (after.is_none()) return;
-    if (PyEvent* known = nullptr; nb::try_cast(after, known)) {
+    if (const PyEvent* const known = bound<PyEvent>(after)) {
       event = known->use();
       return;
     }
@@ -137,17 +137,26 @@ std::optional<Coordinates> shard_of(nb::handle shard, const ShardCounts& counts,
   std::uint64_t flat = 0;
   if (!nb::try_cast(shard, flat) || flat >= counts.count()) {
     PyErr_Clear();
-    raise_bad("pool '" + pool + "': shard must be None, (tp, pp, cp), or a flat index below " + std::to_string(counts.count()));
+    raise_bad("pool '" + pool + "': shard is " + shown(shard) + ": must be None, (tp, pp, cp), or a flat index below " +
+              std::to_string(counts.count()));
   }
   return Coordinates{part(flat % counts.tp, counts.tp), part(flat / counts.tp % counts.pp, counts.pp),
                      part(flat / counts.tp / counts.pp, counts.cp)};
 }
 
-PyPool register_pool(const PyRank& self, const std::string& name, const nb::sequence& components,
-                     std::optional<std::uint64_t> rows, nb::handle shard, std::uint32_t unit, const std::string& memory,
-                     std::int32_t device, double timeout) {
+PyPool register_pool(const PyRank& self, nb::handle given_name, nb::handle components, nb::handle given_rows, nb::handle shard,
+                     nb::handle given_unit, nb::handle given_memory, nb::handle given_device, double timeout) {
   self.box->use();
   const auto time = milliseconds(timeout, "timeout");
+  const std::string name = text_of(given_name, "name");
+  const std::string of_pool = "pool '" + name + "': ";
+  if (PySequence_Check(components.ptr()) == 0)
+    raise_bad(of_pool + "components is " + shown(components) + ": must be a list of kvonce.Component");
+  std::optional<std::uint64_t> rows;
+  if (!given_rows.is_none()) rows = integer_of<std::uint64_t>(given_rows, of_pool + "rows");
+  const auto unit = integer_of<std::uint32_t>(given_unit, of_pool + "unit");
+  const std::string memory = text_of(given_memory, of_pool + "memory");
+  const auto device = integer_of<std::int32_t>(given_device, of_pool + "device");
   if (unit < 1) raise_bad("pool '" + name + "': unit is 0: must be 1 or more");
   if (memory != "host" && memory != "hip") raise_bad("pool '" + name + "': memory is '" + memory + "': must be 'host' or 'hip'");
   PoolSpec spec;
@@ -158,9 +167,9 @@ PyPool register_pool(const PyRank& self, const std::string& name, const nb::sequ
   std::optional<std::uint64_t> found = rows;
   std::vector<std::unique_ptr<Keeper>> keepers;
   auto state = std::make_shared<PoolState>();
-  for (const nb::handle item : components) {
-    PyComponent* component = nullptr;
-    if (!nb::try_cast(item, component)) raise_bad("pool '" + name + "': components must be a list of kvonce.Component");
+  for (const nb::handle item : nb::tuple(nb::borrow(components))) {
+    const PyComponent* const component = bound<PyComponent>(item);
+    if (component == nullptr) raise_bad(of_pool + "components has " + shown(item) + ": must be a list of kvonce.Component");
     Component& made = spec.components.emplace_back();
     made.name = component->name;
     const nb::tuple layers(component->layers);  // a layer's own code may change the list
@@ -210,9 +219,9 @@ struct Batch {
   std::vector<std::vector<std::int64_t>> rows;
   std::size_t items = 0;
 
-  Batch(const RankBox& rank, const nb::dict& given, std::size_t pages) {
+  Batch(const RankBox& rank, nb::handle given, std::size_t pages) {
     map->pages = pages;
-    for (const auto& [key, indices] : own_copy(given)) {
+    for (const auto& [key, indices] : own_copy(dict_of(given, "rows", "a dict of kvonce.Pool to row indices"))) {
       PoolPtr pool = pool_of(key);
       if (pool->rank.get() != &rank) raise_bad("pool '" + pool->name + "' belongs to another rank");
       if (pool->unregistered.load()) raise_closed(("pool '" + pool->name + "'").c_str());
@@ -233,13 +242,13 @@ struct Batch {
   }
 };
 
-nb::object put(const PyRank& self, nb::handle pages, const nb::dict& rows, nb::handle parent, std::uint32_t first_depth,
-               nb::handle after, const std::string& level, double timeout) {
+nb::object put(const PyRank& self, nb::handle pages, nb::handle rows, nb::handle parent, nb::handle first_depth, nb::handle after,
+               nb::handle level, nb::handle timeout) {
   Rank& rank = self.box->use();
   PutBatch batch;
   batch.pages = read_pages(pages);
-  if (!parent.is_none()) batch.parent = read_page(parent);
-  batch.first_depth = first_depth;
+  if (!parent.is_none()) batch.parent = read_page(parent, "parent");
+  batch.first_depth = integer_of<std::uint32_t>(first_depth, "first_depth");
   Batch items(*self.box, rows, batch.pages.size());
   batch.items.reserve(batch.pages.size() * items.rows.size());
   items.each([&](std::size_t page, PoolHandle pool, std::uint64_t row) {
@@ -247,16 +256,15 @@ nb::object put(const PyRank& self, nb::handle pages, const nb::dict& rows, nb::h
   });
   const auto done = std::make_shared<Done>();
   const After waits(after);
-  PutOptions options{waits.event, level_of(level), milliseconds(timeout, "timeout"), tell(done)};
+  PutOptions options{waits.event, level_of(text_of(level, "level")), seconds_of(timeout, "timeout"), tell(done)};
   auto started = unlocked([&] { return rank.put(std::move(batch), std::move(options)); });
   check(started.error);
   waits.begun(started.value);
   return nb::cast(new PutFuture(self.box, std::move(started.value), done, items.map), nb::rv_policy::take_ownership);
 }
 
-nb::object load(const PyRank& self, nb::handle lease, nb::handle pages, const nb::dict& rows, std::uint32_t layer_begin,
-                std::optional<std::uint32_t> layer_end, std::uint32_t layers_per_group, nb::handle after, double timeout,
-                nb::handle progress) {
+nb::object load(const PyRank& self, nb::handle lease, nb::handle pages, nb::handle rows, nb::handle layer_begin,
+                nb::handle layer_end, nb::handle layers_per_group, nb::handle after, nb::handle timeout, nb::handle progress) {
   Rank& rank = self.box->use();
   const LeaseId id = lease_of(lease);
   const std::vector<PageHash> hashes = read_pages(pages);
@@ -266,15 +274,16 @@ nb::object load(const PyRank& self, nb::handle lease, nb::handle pages, const nb
   batch.each([&](std::size_t page, PoolHandle pool, std::uint64_t row) { items.push_back({hashes[page], pool, row}); });
   const auto done = std::make_shared<Done>();
   LoadOptions options;
-  options.layer_begin = layer_begin;
-  if (layer_end) options.layer_end = *layer_end;
-  options.layers_per_group = layers_per_group;
+  options.layer_begin = integer_of<std::uint32_t>(layer_begin, "layer_begin");
+  if (!layer_end.is_none()) options.layer_end = integer_of<std::uint32_t>(layer_end, "layer_end");
+  options.layers_per_group = integer_of<std::uint32_t>(layers_per_group, "layers_per_group");
   const After waits(after);
   options.after = waits.event;
-  options.timeout = milliseconds(timeout, "timeout");
+  options.timeout = seconds_of(timeout, "timeout");
   options.completion = tell(done);
   if (!progress.is_none()) {
-    if (PyCallable_Check(progress.ptr()) == 0) raise_bad("progress: not callable");
+    if (PyCallable_Check(progress.ptr()) == 0)
+      raise_bad("progress is " + shown(progress) + ": must be None or a function of the layers that are done");
     options.progress = [call = std::make_shared<SharedObject>(progress)](std::uint32_t layers) {
       post([call, layers] {
         const nb::handle function = call->get();
@@ -290,10 +299,12 @@ nb::object load(const PyRank& self, nb::handle lease, nb::handle pages, const nb
   return nb::cast(new LoadFuture(self.box, std::move(started.value), done, batch.map), nb::rv_policy::take_ownership);
 }
 
-nb::bytes exists(const PyRank& self, const PyPool& pool, nb::handle pages) {
+nb::bytes exists(const PyRank& self, nb::handle given_pool, nb::handle pages) {
   Rank& rank = self.box->use();
-  if (pool.state->rank != self.box) raise_bad("pool '" + pool.state->name + "' belongs to another rank");
-  auto result = rank.exists(pool.state->handle, read_pages(pages));
+  const PyPool* const pool = bound<PyPool>(given_pool);
+  if (pool == nullptr) raise_bad("pool is " + shown(given_pool) + ": must be a kvonce.Pool, as register_pool gives it");
+  if (pool->state->rank != self.box) raise_bad("pool '" + pool->state->name + "' belongs to another rank");
+  auto result = rank.exists(pool->state->handle, read_pages(pages));
   check(result.error);
   return nb::bytes(result.value.data(), result.value.size());
 }
@@ -315,10 +326,17 @@ void bind_memory(nb::module_& module) {
   nb::class_<PyComponent>(module, "Component", "K, V, latent, temporal, conv ...: one array per layer.")
       .def(
           "__init__",
-          [](PyComponent* self, std::string name, const nb::iterable& layers) {
-            new (self) PyComponent{std::move(name), nb::list(layers)};
+          [](PyComponent* self, nb::handle given_name, nb::handle layers) {
+            std::string name = text_of(given_name, "name");
+            const nb::object iterator = nb::steal(PyObject_GetIter(layers.ptr()));
+            if (!iterator.is_valid()) {
+              forget_exception();
+              raise_bad("component '" + name + "': layers is " + shown(layers) +
+                        ": must be a list of arrays, one for each layer");
+            }
+            new (self) PyComponent{std::move(name), nb::list(iterator)};
           },
-          nb::arg("name"), nb::arg("layers"),
+          nb::arg("name").none(), nb::arg("layers").none(),
           nb::sig("def __init__(self, name: str, layers: collections.abc.Iterable[Layer | typing.Any]) -> None"),
           "layers: arrays (buffer protocol, DLPack, torch tensors) with rows along the first axis, each row contiguous and "
           "writable; or kvonce.Layer.")
@@ -339,7 +357,7 @@ void bind_memory(nb::module_& module) {
                     "Keeps looked-up pages from eviction. bytes(lease) are 16 bytes that other processes of the same engine may "
                     "use instead of it.")
       .def(
-          "__init__", [](Lease* self, nb::handle id) { new (self) Lease{lease_of(id)}; }, nb::arg("id"),
+          "__init__", [](Lease* self, nb::handle id) { new (self) Lease{lease_of(id)}; }, nb::arg("id").none(),
           nb::sig("def __init__(self, id: bytes) -> None"), "id: bytes(lease) of another one.")
       .def("__bytes__",
            [](const Lease& self) {
@@ -347,11 +365,13 @@ void bind_memory(nb::module_& module) {
              return nb::bytes(bytes.data(), bytes.size());
            })
       .def("__reduce__", [](nb::handle self) { return nb::make_tuple(self.type(), nb::make_tuple(self.attr("__bytes__")())); })
-      .def("__eq__",
-           [](const Lease& self, nb::handle other) {
-             const Lease* lease = nullptr;
-             return nb::try_cast(other, lease) && lease->id == self.id;
-           })
+      .def(
+          "__eq__",
+          [](const Lease& self, nb::handle other) {
+            const Lease* const lease = bound<Lease>(other);
+            return lease != nullptr && lease->id == self.id;
+          },
+          nb::arg("other").none(), nb::sig("def __eq__(self, other: object, /) -> bool"))
       .def("__hash__", [](const Lease& self) { return static_cast<Py_ssize_t>(std::hash<LeaseId>{}(self.id) >> 1U); })
       .def("__repr__", [](const Lease& self) {
         const auto bytes = self.bytes();
@@ -362,17 +382,18 @@ void bind_memory(nb::module_& module) {
 }  // namespace
 
 LeaseId lease_of(nb::handle lease) {
-  if (Lease* known = nullptr; nb::try_cast(lease, known)) return known->id;
-  if (!PyBytes_Check(lease.ptr()) || PyBytes_Size(lease.ptr()) != 16) raise_bad("lease: must be a kvonce.Lease or its 16 bytes");
+  if (const Lease* const known = bound<Lease>(lease)) return known->id;
+  if (!PyBytes_Check(lease.ptr()) || PyBytes_Size(lease.ptr()) != 16)
+    raise_bad("lease is " + shown(lease) + ": must be a kvonce.Lease, as a lookup gives it, or its 16 bytes");
   LeaseId id;
   std::memcpy(&id.high, PyBytes_AsString(lease.ptr()), 8);
   std::memcpy(&id.low, PyBytes_AsString(lease.ptr()) + 8, 8);
   return id;
 }
 
-PoolPtr pool_of(nb::handle pool) {
-  PyPool* known = nullptr;
-  if (!nb::try_cast(pool, known)) raise_bad("rows: keys must be kvonce.Pool objects");
+PoolPtr pool_of(nb::handle pool, const std::string& name) {
+  const PyPool* const known = bound<PyPool>(pool);
+  if (known == nullptr) raise_bad(name + " is " + shown(pool) + ": must be a kvonce.Pool, as register_pool gives it");
   return known->state;
 }
 
@@ -398,12 +419,12 @@ void bind_rank(nb::module_& module) {
       .def("__repr__",
            [](const PyPool& p) { return "<kvonce.Pool '" + p.state->name + "' of " + std::to_string(p.state->rows) + " rows>"; });
   nb::class_<PyRank>(module, "Rank", "One rank of the engine in this process: its pools, puts and loads.")
-      .def("register_pool", &register_pool, nb::arg("name"), nb::arg("components"), nb::arg("rows") = nb::none(),
-           nb::arg("shard") = nb::none(), nb::arg("unit") = 1, nb::arg("memory") = "host", nb::arg("device") = 0, nb::arg("timeout") = 10.0,
-           nb::sig(
-               "def register_pool(self, name: str, components: collections.abc.Sequence[Component], rows: int | None = None,"
-               " shard: int | tuple[int, int, int] | None = None, unit: int = 1, memory: str = 'host', device: int = 0, "
-               "timeout: float = 10.0) -> Pool"),
+      .def("register_pool", &register_pool, nb::arg("name").none(), nb::arg("components").none(), nb::arg("rows") = nb::none(),
+           nb::arg("shard") = nb::none(), nb::arg("unit").none() = 1, nb::arg("memory").none() = "host",
+           nb::arg("device").none() = 0, nb::arg("timeout") = 10.0,
+           nb::sig("def register_pool(self, name: str, components: collections.abc.Sequence[Component], rows: int | None = None,"
+                   " shard: int | tuple[int, int, int] | None = None, unit: int = 1, memory: str = 'host', device: int = 0, "
+                   "timeout: float = 10.0) -> Pool"),
            "Registers memory for a pool of the group. The object of a page is its row in every layer of every component.\n"
            "rows: of every layer; None: as long as the arrays. shard: which part of the content this rank holds: None: by its "
            "place on every axis;\n"
@@ -412,8 +433,9 @@ void bind_rank(nb::module_& module) {
            "entries per page (token slots); of these the first is read, divided by unit. The arrays stay referenced until the "
            "pool is unregistered.\n"
            "Raises BadArgument.")
-      .def("put", &put, nb::arg("pages"), nb::arg("rows"), nb::arg("parent") = nb::none(), nb::arg("first_depth") = 0,
-           nb::arg("after") = nb::none(), nb::arg("level") = "memory", nb::arg("timeout") = 30.0,
+      .def("put", &put, nb::arg("pages").none(), nb::arg("rows").none(), nb::arg("parent") = nb::none(),
+           nb::arg("first_depth").none() = 0, nb::arg("after") = nb::none(), nb::arg("level").none() = "memory",
+           nb::arg("timeout").none() = 30.0,
            nb::sig("def put(self, pages: Pages, rows: dict[Pool, Indices], parent: Page | None = None, first_depth: int = 0,"
                    " after: Event | collections.abc.Callable[[], bool] | None = None, level: str = 'memory', timeout: float = "
                    "30.0) -> PutFuture"),
@@ -425,9 +447,9 @@ void bind_rank(nb::module_& module) {
            "must "
            "not change.\n"
            "At most 65,536 items. Raises BadArgument, Closed.")
-      .def("load", &load, nb::arg("lease"), nb::arg("pages"), nb::arg("rows"), nb::arg("layer_begin") = 0,
-           nb::arg("layer_end") = nb::none(), nb::arg("layers_per_group") = 0, nb::arg("after") = nb::none(),
-           nb::arg("timeout") = 30.0, nb::arg("progress") = nb::none(),
+      .def("load", &load, nb::arg("lease").none(), nb::arg("pages").none(), nb::arg("rows").none(),
+           nb::arg("layer_begin").none() = 0, nb::arg("layer_end") = nb::none(), nb::arg("layers_per_group").none() = 0,
+           nb::arg("after") = nb::none(), nb::arg("timeout").none() = 30.0, nb::arg("progress") = nb::none(),
            nb::sig("def load(self, lease: Lease | bytes, pages: Pages, rows: dict[Pool, Indices], layer_begin: int = 0, "
                    "layer_end: int | None = None,"
                    " layers_per_group: int = 0, after: Event | collections.abc.Callable[[], bool] | None = None, timeout: float "
@@ -436,7 +458,8 @@ void bind_rank(nb::module_& module) {
            "Copies pages that the lease covers into rows. layers_per_group: progress is told per so many layers; 0: once. "
            "progress(layers_done) is called\n"
            "on kvonce's callback thread. From here until the result the rows may be written to. Raises BadArgument, Closed.")
-      .def("exists", &exists, nb::arg("pool"), nb::arg("pages"), nb::sig("def exists(self, pool: Pool, pages: Pages) -> bytes"),
+      .def("exists", &exists, nb::arg("pool").none(), nb::arg("pages").none(),
+           nb::sig("def exists(self, pool: Pool, pages: Pages) -> bytes"),
            "One byte per page, 0 or 1, for this rank's shard. Reads the index in shared memory: waits for nobody.")
       .def_prop_ro(
           "moved_bytes", [](const PyRank& self) { return self.box->use().moved_bytes(); },

@@ -16,7 +16,8 @@ ShardCounts counts_of(nb::handle three, const std::string& name) {
 /// What calls have when no time is given, as in runtime.hpp; the signatures below write the same.
 constexpr double kControlSeconds = 10.0;
 constexpr double kRemoveSeconds = 30.0;
-static_assert(kControlTimeout == std::chrono::seconds(10) && kDefaultTimeout == std::chrono::seconds(30) && kStatsTimeout == std::chrono::seconds(2));
+static_assert(kControlTimeout == std::chrono::seconds(10) && kDefaultTimeout == std::chrono::seconds(30) &&
+              kStatsTimeout == std::chrono::seconds(2));
 
 /// kvonce.Runtime; all else holds its box.
 struct PyRuntime {
@@ -118,12 +119,21 @@ nb::object exists_bytes(Result<std::vector<std::uint8_t>> result) {
   return nb::bytes(result.value.data(), result.value.size());
 }
 
-nb::object lookup_async(const PyGroup& group, nb::handle pages, const std::string& request_id, bool probe, double lease_time,
-                        double timeout) {
+LookupOptions lookup_options(nb::handle request_id, bool probe, nb::handle lease_time, nb::handle timeout) {
+  return {text_of(request_id, "request_id"),
+          probe,
+          seconds_of(lease_time, "lease_time", "0.001 to 3,600, or 0 for the store's default"),
+          seconds_of(timeout, "timeout"),
+          {}};
+}
+
+nb::object lookup_async(const PyGroup& group, nb::handle pages, nb::handle request_id, bool probe, nb::handle lease_time,
+                        nb::handle timeout) {
   const GroupState& state = *group.state;
   Runtime& runtime = state.runtime->use();
   const auto done = std::make_shared<Done>();
-  LookupOptions options{request_id, probe, milliseconds(lease_time, "lease_time", "0.001 to 3,600, or 0 for the store's default"), milliseconds(timeout, "timeout"), tell(done)};
+  LookupOptions options = lookup_options(request_id, probe, lease_time, timeout);
+  options.completion = tell(done);
   auto hashes = read_pages(pages);
   auto started = unlocked([&] { return runtime.lookup(state.handle, std::move(hashes), std::move(options)); });
   check(started.error);
@@ -131,11 +141,11 @@ nb::object lookup_async(const PyGroup& group, nb::handle pages, const std::strin
 }
 
 /// As lookup_async and result(), without a future in between.
-LookupResult lookup(const PyGroup& group, nb::handle pages, const std::string& request_id, bool probe, double lease_time,
-                    double timeout) {
+LookupResult lookup(const PyGroup& group, nb::handle pages, nb::handle request_id, bool probe, nb::handle lease_time,
+                    nb::handle timeout) {
   const GroupState& state = *group.state;
   Runtime& runtime = state.runtime->use();
-  LookupOptions options{request_id, probe, milliseconds(lease_time, "lease_time", "0.001 to 3,600, or 0 for the store's default"), milliseconds(timeout, "timeout"), {}};
+  LookupOptions options = lookup_options(request_id, probe, lease_time, timeout);
   auto hashes = read_pages(pages);
   // One turn without the lock for the call and the first slice of its wait.
   auto started = unlocked([&] {
@@ -211,9 +221,18 @@ std::optional<PyNamespace> find_namespace(const PyRuntime& self, const std::stri
   return PyNamespace{self.box, found.value, text};
 }
 
-PyGroup make_group(const PyNamespace& self, const std::string& name, std::vector<GroupPool> pools, nb::handle ranks,
-                   double timeout) {
+PyGroup make_group(const PyNamespace& self, nb::handle given_name, nb::handle given_pools, nb::handle ranks, double timeout) {
   const auto time = milliseconds(timeout, "timeout");
+  const std::string name = text_of(given_name, "name");
+  const std::string what = "group '" + name + "': pools";
+  if (PySequence_Check(given_pools.ptr()) == 0)
+    raise_bad(what + " is " + shown(given_pools) + ": must be a list of kvonce.GroupPool");
+  std::vector<GroupPool> pools;
+  for (const nb::handle item : nb::tuple(nb::borrow(given_pools))) {
+    const GroupPool* const pool = bound<GroupPool>(item);
+    if (pool == nullptr) raise_bad(what + " has " + shown(item) + ": must be a list of kvonce.GroupPool");
+    pools.push_back(*pool);
+  }
   GroupSpec spec{name, counts_of(ranks, "group '" + name + "': ranks"), std::move(pools)};
   const auto handle = ask_runtime(
       self.runtime, [ns = self.handle, spec, time](Runtime& runtime) { return runtime.register_group(ns, spec, time); });
@@ -243,12 +262,15 @@ void bind_group_pool(nb::module_& module) {
   nb::class_<GroupPool>(module, "GroupPool", "One pool of a page group, described without memory.")
       .def(
           "__init__",
-          [](GroupPool* self, std::string name, nb::handle shards, std::uint16_t trailing_pages, bool optional) {
+          [](GroupPool* self, nb::handle given_name, nb::handle shards, nb::handle trailing_pages, bool optional) {
+            const std::string name = text_of(given_name, "name");
             std::optional<ShardCounts> counts;
             if (!shards.is_none()) counts = counts_of(shards, "pool '" + name + "': shards");
-            new (self) GroupPool{std::move(name), counts, HitPolicy{trailing_pages}, optional};
+            const auto trailing = integer_of<std::uint16_t>(trailing_pages, "pool '" + name + "': trailing_pages");
+            new (self) GroupPool{name, counts, HitPolicy{trailing}, optional};
           },
-          nb::arg("name"), nb::arg("shards") = nb::none(), nb::arg("trailing_pages") = 0, nb::arg("optional") = false,
+          nb::arg("name").none(), nb::arg("shards") = nb::none(), nb::arg("trailing_pages").none() = 0,
+          nb::arg("optional") = false,
           nb::sig("def __init__(self, name: str, shards: tuple[int, int, int] | None = None, trailing_pages: int = 0, "
                   "optional: bool = False) -> None"),
           "shards: number of shards on each axis (tp, pp, cp); (1, 1, 1): the same bytes on all ranks; None: as many as there "
@@ -287,12 +309,12 @@ void bind_namespace(nb::module_& module) {
           nb::sig("def objects(self) -> list[dict[str, typing.Any]]"), "Each as a dict: pool, shard (flat index), bytes, level.");
   nb::class_<PyNamespace>(module, "Namespace", "All that decides the bytes besides page hash, pool and shard.")
       .def_ro("text", &PyNamespace::text)
-      .def("group", &make_group, nb::arg("name"), nb::arg("pools"), nb::arg("ranks") = nb::make_tuple(1, 1, 1),
-           nb::arg("timeout") = kControlSeconds,
+      .def("group", &make_group, nb::arg("name").none(), nb::arg("pools").none(),
+           nb::arg("ranks").none() = nb::make_tuple(1, 1, 1), nb::arg("timeout") = kControlSeconds,
            nb::sig("def group(self, name: str, pools: list[GroupPool], ranks: tuple[int, int, int] = (1, 1, 1), "
                    "timeout: float = 10.0) -> Group"),
            "Registers the pools that a prefix needs together. ranks: of the engine, on the axes (tp, pp, cp).")
-      .def("stat", &stat, nb::arg("page"), nb::sig("def stat(self, page: Page) -> PageStat | None"),
+      .def("stat", &stat, nb::arg("page").none(), nb::sig("def stat(self, page: Page) -> PageStat | None"),
            "None where the page is not there.")
       .def(
           "remove",
@@ -339,30 +361,33 @@ void bind_group(nb::module_& module) {
       .def_prop_ro("name", [](const PyGroup& self) { return self.state->spec.name; })
       .def(
           "rank",
-          [](const PyGroup& self, std::uint16_t tp, std::uint16_t pp, std::uint16_t cp) {
-            return make_rank(add_rank(self, tp, pp, cp));
+          [](const PyGroup& self, nb::handle tp, nb::handle pp, nb::handle cp) {
+            return make_rank(add_rank(self, integer_of<std::uint16_t>(tp, "tp"), integer_of<std::uint16_t>(pp, "pp"),
+                                      integer_of<std::uint16_t>(cp, "cp")));
           },
-          nb::arg("tp") = 0, nb::arg("pp") = 0, nb::arg("cp") = 0,
+          nb::arg("tp").none() = 0, nb::arg("pp").none() = 0, nb::arg("cp").none() = 0,
           nb::sig("def rank(self, tp: int = 0, pp: int = 0, cp: int = 0) -> Rank"),
           "This process's rank: its index on each axis; how many there are comes from the group.")
-      .def("lookup", &lookup, nb::arg("pages"), nb::arg("request_id") = "", nb::arg("probe") = false, nb::arg("lease_time") = 0.0,
-           nb::arg("timeout") = 5.0,
+      .def("lookup", &lookup, nb::arg("pages").none(), nb::arg("request_id").none() = "", nb::arg("probe") = false,
+           nb::arg("lease_time").none() = 0.0, nb::arg("timeout").none() = 5.0,
            nb::sig("def lookup(self, pages: Pages, request_id: str = '', probe: bool = False, lease_time: float = 0.0, timeout: "
                    "float = 5.0) -> Lookup"),
            "How much of this prefix is restorable, with a lease on it. pages: at most 65,536, from the first one on.\n"
            "request_id: lookups with the same one get the same answer on all ranks. probe: no lease, does not count as use.\n"
            "lease_time: seconds; 0: the store's default. Raises StoreLost, Deadline (after `timeout` seconds), Closed.")
-      .def("lookup_async", &lookup_async, nb::arg("pages"), nb::arg("request_id") = "", nb::arg("probe") = false,
-           nb::arg("lease_time") = 0.0, nb::arg("timeout") = 5.0,
+      .def("lookup_async", &lookup_async, nb::arg("pages").none(), nb::arg("request_id").none() = "", nb::arg("probe") = false,
+           nb::arg("lease_time").none() = 0.0, nb::arg("timeout").none() = 5.0,
            nb::sig("def lookup_async(self, pages: Pages, request_id: str = '', probe: bool = False, lease_time: float = 0.0, "
                    "timeout: float = 5.0) -> LookupFuture"),
            "As lookup, without waiting.")
       .def(
           "exists",
-          [](const PyGroup& self, const std::string& pool, std::uint32_t shard, nb::handle pages) {
-            return exists_bytes(self.state->runtime->use().exists(self.state->handle, pool, shard, read_pages(pages)));
+          [](const PyGroup& self, nb::handle pool, nb::handle shard, nb::handle pages) {
+            Runtime& runtime = self.state->runtime->use();
+            return exists_bytes(runtime.exists(self.state->handle, text_of(pool, "pool"),
+                                               integer_of<std::uint32_t>(shard, "shard"), read_pages(pages)));
           },
-          nb::arg("pool"), nb::arg("shard"), nb::arg("pages"),
+          nb::arg("pool").none(), nb::arg("shard").none(), nb::arg("pages").none(),
           nb::sig("def exists(self, pool: str, shard: int, pages: Pages) -> bytes"),
           "One byte per page, 0 or 1. Reads the index in shared memory: waits for nobody. shard: flat index.")
       .def(
@@ -387,11 +412,11 @@ void bind_runtime(nb::module_& module) {
   nb::class_<PyRuntime>(module, "Runtime", nb::is_weak_referenceable(), "Connects this process to a store, or holds one itself.")
       .def(
           "__init__",
-          [](PyRuntime* self, const std::string& engine_id, const std::string& store, const nb::kwargs& options) {
-            PyRuntime made = start(engine_id, store, options);
+          [](PyRuntime* self, nb::handle engine_id, nb::handle store, const nb::kwargs& options) {
+            PyRuntime made = start(text_of(engine_id, "engine_id"), text_of(store, "store"), options);
             new (self) PyRuntime(std::move(made));
           },
-          nb::arg("engine_id"), nb::arg("store") = "auto", nb::arg("options"),
+          nb::arg("engine_id").none(), nb::arg("store").none() = "auto", nb::arg("options"),
           nb::sig("def __init__(self, engine_id: str, store: str = 'auto', **options: typing.Any) -> None"),
           "engine_id: names the serving instance that all its rank and scheduler processes share.\n"
           "store: 'auto': this user's kvonced on this host, started when none answers; 'unix:PATH'; 'embedded': in this "
@@ -447,7 +472,8 @@ void bind_runtime(nb::module_& module) {
             const auto time = milliseconds(timeout, "timeout");
             return clients_of(ask_runtime(self.box, [time](Runtime& runtime) { return runtime.clients(time); }));
           },
-          nb::arg("timeout") = kControlSeconds, nb::sig("def clients(self, timeout: float = 10.0) -> list[dict[str, typing.Any]]"),
+          nb::arg("timeout") = kControlSeconds,
+          nb::sig("def clients(self, timeout: float = 10.0) -> list[dict[str, typing.Any]]"),
           "The processes that are connected to the store: pid, engine_id, read_only, ranks, open_grants, quarantined_bytes, "
           "reports "
           "(label -> {name: count}, as each gave them).")
@@ -497,13 +523,15 @@ void bind_runtime(nb::module_& module) {
             const auto time = milliseconds(timeout, "timeout");
             tell_runtime(self.box, [id = lease_of(lease), time](Runtime& runtime) { return runtime.release(id, time); });
           },
-          nb::arg("lease"), nb::arg("timeout") = kControlSeconds,
-          nb::sig("def release(self, lease: Lease | bytes, timeout: float = 10.0) -> None"), "Gives a lease back; twice is no error.")
+          nb::arg("lease").none(), nb::arg("timeout") = kControlSeconds,
+          nb::sig("def release(self, lease: Lease | bytes, timeout: float = 10.0) -> None"),
+          "Gives a lease back; twice is no error.")
       .def(
           "narrow",
           [](const PyRuntime& self, nb::handle lease, std::uint32_t pages, double timeout) {
             const auto time = milliseconds(timeout, "timeout");
-            tell_runtime(self.box, [id = lease_of(lease), pages, time](Runtime& runtime) { return runtime.narrow(id, pages, time); });
+            tell_runtime(self.box,
+                         [id = lease_of(lease), pages, time](Runtime& runtime) { return runtime.narrow(id, pages, time); });
           },
           nb::arg("lease"), nb::arg("pages"), nb::arg("timeout") = kControlSeconds,
           nb::sig("def narrow(self, lease: Lease | bytes, pages: int, timeout: float = 10.0) -> None"),

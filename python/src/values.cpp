@@ -65,6 +65,20 @@ std::string text_of(nb::handle value, const std::string& name) {
   return {text, static_cast<std::size_t>(size)};
 }
 
+std::chrono::milliseconds seconds_of(nb::handle value, const char* name, const char* allowed) {
+  double seconds = 0;
+  if (PyBool_Check(value.ptr()) || !nb::try_cast(value, seconds)) {
+    PyErr_Clear();
+    raise_bad(std::string(name) + " is " + shown(value) + ": must be seconds as a number, " + allowed);
+  }
+  return milliseconds(seconds, name, allowed);
+}
+
+nb::dict dict_of(nb::handle value, const std::string& name, const std::string& allowed) {
+  if (PyDict_Check(value.ptr()) == 0) raise_bad(name + " is " + shown(value) + ": must be " + allowed);
+  return nb::borrow<nb::dict>(value);
+}
+
 nb::object item_at(nb::handle sequence, std::size_t i, const std::string& name) {
   const auto at = static_cast<Py_ssize_t>(i);
   PyObject* const item = PyList_Check(sequence.ptr()) ? PyList_GetItem(sequence.ptr(), at) : PyTuple_GetItem(sequence.ptr(), at);

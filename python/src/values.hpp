@@ -40,6 +40,19 @@ Integer integer_of(nb::handle value, const std::string& name) {
 /// The text; raises BadArgument for another kind, and for one with lone surrogates, which UTF-8 does not have.
 std::string text_of(nb::handle value, const std::string& name);
 
+/// The seconds of a call as milliseconds(); raises BadArgument for what is no number.
+std::chrono::milliseconds seconds_of(nb::handle value, const char* name, const char* allowed = "0.001 to 3,600");
+
+/// A dict; raises BadArgument, with what it must be.
+nb::dict dict_of(nb::handle value, const std::string& name, const std::string& allowed);
+
+/// The object of a bound class; nullptr where it is of another, or None, which a cast to a pointer takes as a success.
+template <class Bound>
+Bound* bound(nb::handle value) {
+  Bound* object = nullptr;
+  return nb::try_cast(value, object) ? object : nullptr;
+}
+
 /// The i-th item of a list or tuple; raises BadArgument where code that ran meanwhile has made the list shorter.
 nb::object item_at(nb::handle sequence, std::size_t i, const std::string& name);
 

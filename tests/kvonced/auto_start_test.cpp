@@ -103,7 +103,7 @@ TEST_CASE("a half-started store is waited for") {
   REQUIRE(half_started.held());
   const auto waiting = engine();
   waiting->close_input();
-  REQUIRE(eventually([&] { return locked(folder / "kvonce/kvonced-w4.start"); }));
+  REQUIRE(eventually([&] { return locked(folder / "kvonce/kvonced-w5.start"); }));
   const BoundSocket listens(folder.socket(), SOCK_SEQPACKET);
   REQUIRE(listens.ready());
   const json result = result_of(*waiting);
@@ -119,7 +119,7 @@ TEST_CASE("a half-started store that dies is replaced") {
   REQUIRE(half_started->held());
   const auto waiting = engine();
   waiting->close_input();
-  REQUIRE(eventually([&] { return locked(folder / "kvonce/kvonced-w4.start"); }));
+  REQUIRE(eventually([&] { return locked(folder / "kvonce/kvonced-w5.start"); }));
   half_started.reset();
   const json result = result_of(*waiting);
   CHECK(error_of(result).empty());
@@ -141,7 +141,7 @@ TEST_CASE("a half-started store that stays so is named when the time is over") {
 TEST_CASE("a starter that hangs is waited for no longer than the deadline") {
   const RunFolder folder;
   make_folder(folder);
-  const HeldLock starts(folder / "kvonce/kvonced-w4.start");
+  const HeldLock starts(folder / "kvonce/kvonced-w5.start");
   const std::string error = error_of(find_or_start("50"));
   INFO(error);
   CHECK(error.find("another process starts a kvonced") != std::string::npos);

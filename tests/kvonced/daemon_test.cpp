@@ -185,7 +185,7 @@ TEST_CASE("it says once that it is ready, can be connected to then, ends by SIGT
     CHECK(occurrences(daemon.out, "\n") == 1);
     CHECK(daemon.err.find(number == SIGTERM ? "SIGTERM: ending" : "SIGINT: ending") != std::string::npos);
     CHECK(daemon.err.find("ended") != std::string::npos);
-    CHECK(left_in(fs::path(folder.socket()).parent_path().string()) == std::vector<std::string>{"kvonced-w4.start"});
+    CHECK(left_in(fs::path(folder.socket()).parent_path().string()) == std::vector<std::string>{"kvonced-w5.start"});
   }
 }
 

@@ -26,8 +26,8 @@ class RunFolder {
   const std::string& path() const { return path_; }
   std::string operator/(const std::string& name) const { return path_ + "/" + name; }
   /// Of the store that `auto` means.
-  std::string socket() const { return path_ + "/kvonce/kvonced-w4.sock"; }
-  std::string log() const { return path_ + "/kvonce/kvonced-w4.log"; }
+  std::string socket() const { return path_ + "/kvonce/kvonced-w5.sock"; }
+  std::string log() const { return path_ + "/kvonce/kvonced-w5.log"; }
 
  private:
   std::string path_;

@@ -61,6 +61,28 @@ class Waits(Case):
                     self.assertEqual(error.reason, "lease_unknown")
                 thread.join(DEADLINE)
 
+    def test_what_they_are_is_shown(self):
+        with Setup() as kv:
+            put, event = kv.waiting_put()
+            self.assertEqual(repr(put), "<kvonce.PutFuture: not done>")
+            event.signal()
+            self.assertEqual(repr(put.result()), "<kvonce.PutResult: 4 of 4 stored>")
+            self.assertEqual(repr(put), "<kvonce.PutFuture: done, 4 of 4 stored>")
+            rejected = kv.rank.put(pages(2, 10), {kv.pool: [0, 1000]}).result()
+            self.assertRegex(repr(rejected), r"^<kvonce.PutResult: 1 of 2 stored; [a-z]+: row_out_of_range 1>$")
+            found = kv.group.lookup_async(pages(5))
+            found.wait()
+            self.assertEqual(repr(found), "<kvonce.LookupFuture: done, 4 pages, then absent, leased>")
+            self.assertEqual(repr(found.result()), "<kvonce.Lookup of 4 pages, then absent, leased>")
+            load = kv.rank.load(found.result().lease, pages(4), {kv.pool: [8, 9, 10, 1000]})
+            self.assertEqual(repr(load.result()), "<kvonce.LoadResult: 3 of 4 loaded; row_out_of_range 1>")
+            self.assertEqual(repr(load), "<kvonce.LoadFuture: done, 3 of 4 loaded; row_out_of_range 1>")
+            later = kvonce.Event()
+            load = kv.rank.load(found.result().lease, pages(4), {kv.pool: range(8, 12)}, after=later)
+            self.assertEqual(repr(load), "<kvonce.LoadFuture: not done, layers below 0 are in place>")
+            later.signal()
+            self.assertTrue(load.result().ok)
+
     def test_layers_arrive_in_order(self):
         with Setup(layers=4) as kv:
             for row in range(4):

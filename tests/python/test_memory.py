@@ -211,6 +211,16 @@ class Indices(Case):
             with self.subTest(code):
                 self.assert_read(array.array(code, [3, 1, 0, 2]))
 
+    def test_arrays_of_ctypes_which_tell_no_strides(self):
+        self.assert_read((ctypes.c_int32 * 4)(3, 1, 0, 2))
+        table = (ctypes.c_char * 16 * 4)()
+        with Setup() as kv, self.assertRaisesRegex(kvonce.BadArgument, "has 2 axes"):
+            kv.rank.put(pages(4), {kv.pool: (ctypes.c_int8 * 1 * 4)()})
+        with Setup() as kv:
+            group = kv.runtime.namespace("ctypes").group("main", [kvonce.GroupPool("kv", (1, 1, 1))])
+            pool = group.rank().register_pool("kv", [kvonce.Component("kv", [table])], shard=0)
+            self.assertEqual((pool.rows, pool.object_bytes), (4, 16))
+
     def test_a_stride(self):
         self.assert_read(memoryview(array.array("q", [3, 99, 1, 99, 0, 99, 2, 99]))[::2])
         self.assert_read(memoryview(array.array("q", [2, 0, 1, 3]))[::-1])
@@ -237,6 +247,48 @@ class Indices(Case):
             for rows, text in cases:
                 with self.subTest(text), self.assertRaisesRegex(kvonce.BadArgument, text):
                     kv.rank.put(pages(2), {kv.pool: rows})
+
+    def test_what_kind_of_items_is_refused_is_told(self):
+        double, swapped = array.array("d", [0, 1]), ctypes.c_int32.__ctype_be__ * 2
+        with Setup() as kv:
+            for rows, kind in ((double, "'d'"), (swapped(0, 1), "'>i'"), (memoryview(bytes(2)).cast("?"), "'?'"), (DlpackArray(bytearray(8), (2,), (1,), 2, 32), "code 2 and 32 bits")):
+                with self.subTest(kind), self.assertRaises(kvonce.BadArgument) as caught:
+                    kv.rank.put(pages(2), {kv.pool: rows})
+                self.assertIn("rows of pool 'kv' is no array of integers", caught.exception.text)
+                self.assertIn(kind, caught.exception.text)
+
+    @unittest.skipIf(numpy is None, "numpy is not installed")
+    def test_numpy_forms_that_are_read_right_or_refused(self):
+        self.assert_read(numpy.array([3, 1, 0, 2], dtype=numpy.int8))
+        self.assert_read(numpy.array([2, 0, 1, 3], dtype=numpy.uint8)[::-1])
+        self.assert_read(numpy.array([3, 1, 0, 2], dtype="<i4"))
+        refused = [(numpy.zeros(2, dtype=dtype), "no array of integers") for dtype in ("f4", "f8", ">i4", ">i8", "bool", "complex64", "object")]
+        refused += [(numpy.zeros((2, 1), dtype="i4"), "has 2 axes"), (numpy.array(1), "has 0 axes"), (numpy.zeros(3, dtype="i4"), "has 3 entries")]
+        with Setup() as kv:
+            for rows, text in refused:
+                with self.subTest(str(rows.dtype), shape=rows.shape), self.assertRaisesRegex(kvonce.BadArgument, text):
+                    kv.rank.put(pages(2), {kv.pool: rows})
+            put = kv.rank.put(pages(2), {kv.pool: numpy.array([-128, 1], dtype=numpy.int8)}).result()
+            self.assertEqual((put.items, put.succeeded), (1, 1))
+            table = numpy.frombuffer(b"".join(pages(2)), dtype=numpy.uint8).reshape(2, 32)
+            for wrong in (table.astype(numpy.float32), table.astype(numpy.int16), table.reshape(4, 16), table.T, table.reshape(2, 2, 16)):
+                with self.subTest(str(wrong.dtype), shape=wrong.shape), self.assertRaisesRegex(kvonce.BadArgument, "pages are an array of"):
+                    kv.rank.put(wrong, {kv.pool: range(2)})
+
+    @unittest.skipIf(torch is None, "torch is not installed")
+    def test_torch_forms_that_are_read_right_or_refused(self):
+        self.assert_read(torch.tensor([3, 1, 0, 2], dtype=torch.int8))
+        self.assert_read(torch.tensor([3, 9, 1, 9, 0, 9, 2, 9], dtype=torch.int16)[::2])
+        refused = [(torch.zeros(2, dtype=dtype), "no array of integers.*" + str(dtype)) for dtype in (torch.float32, torch.bfloat16, torch.bool)]
+        refused += [(torch.zeros((2, 1), dtype=torch.int32), "has 2 axes"), (torch.tensor(1), "has 0 axes")]
+        with Setup() as kv:
+            for rows, text in refused:
+                with self.subTest(str(rows.dtype), shape=rows.shape), self.assertRaisesRegex(kvonce.BadArgument, text):
+                    kv.rank.put(pages(2), {kv.pool: rows})
+            table = torch.frombuffer(bytearray(b"".join(pages(2))), dtype=torch.uint8).reshape(2, 32)
+            for wrong in (table.float(), table.to(torch.int64), table.T, table.reshape(2, 2, 16)):
+                with self.subTest(str(wrong.dtype), shape=wrong.shape), self.assertRaisesRegex(kvonce.BadArgument, "pages are an array of"):
+                    kv.rank.put(wrong, {kv.pool: range(2)})
 
     @unittest.skipIf(numpy is None, "numpy is not installed")
     def test_numpy(self):

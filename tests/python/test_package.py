@@ -87,6 +87,20 @@ class Store(Case):
             (line,) = [line for line in ended.stdout.splitlines() if line.split()[:2] == ["bad", "start"]]
             self.assertRegex(line, "set TMPDIR to a shorter path")
 
+    def test_the_doctor_says_what_a_missing_store_means(self):
+        with tempfile.TemporaryDirectory(prefix="kvonce-test-") as folder:
+            command = [sys.executable, "-m", "kvonce.doctor", "--engine", "vllm"]
+            ended = subprocess.run(command, env=environment(XDG_RUNTIME_DIR=folder), timeout=DEADLINE, capture_output=True, text=True)
+            (line,) = [line for line in ended.stdout.splitlines() if line.split()[:2] == ["note", "store"]]
+            self.assertTrue(line.endswith('none runs for this user: the first engine with store "auto" starts one, or kvonced does'), line)
+
+    def test_the_help_says_what_is_done_and_allowed(self):
+        status, out, _ = self.selftest("--help")
+        self.assertEqual(status, 0)
+        self.assertIn("one process puts pages, another one gets them", out)
+        self.assertNotIn("python -m kvonce.selftest:", out)
+        self.assertIn("1 to 512", out)
+
     def test_a_selftest_takes_only_a_timeout_that_is_one(self):
         for wrong in ("-1", "0", "nan", "inf", "1e300", "soon"):
             status, _, lines = self.selftest(f"--timeout={wrong}")
@@ -103,6 +117,11 @@ class Store(Case):
             output = self.run_script("from round_trip import *", XDG_RUNTIME_DIR=folder, PYTHONPATH=path)
             kvonce.selftest.stop_store(environment(XDG_RUNTIME_DIR=folder))
         self.assertEqual(output.splitlines(), ["rank 0: 8 of 8 are stored", "rank 1: 8 of 8 are stored", "8 pages can be restored", "loaded"])
+
+    def test_what_the_guide_says_that_verdicts_print(self):
+        with open(os.path.join(ROOT, "docs/python.md"), encoding="utf-8") as file:
+            program, output = re.search(r"```python\n([^`]*verdicts[^`]*)```\n\n```\n([^`]*)```", file.read()).groups()
+        self.assertEqual(self.run_script(program), output)
 
     def test_processes_of_an_engine_are_given_the_same_epoch(self):
         with tempfile.TemporaryDirectory(prefix="kvonce-test-") as folder:

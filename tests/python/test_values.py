@@ -7,7 +7,7 @@ import unittest
 from unittest import mock
 
 import kvonce
-from package_parts import DEADLINE, Case, Setup, page, pages
+from package_parts import DEADLINE, Case, Setup, own_store, page, pages
 
 
 class Evil:
@@ -61,6 +61,88 @@ class Numbers(Case):
             put = kv.rank.put(pages(3), {pool: range(-(2**63), 2**63, 2**63 - 1)}).result(DEADLINE)
             self.assertEqual((put.items, put.reasons(pool)[2]), (1, kvonce.Reason.row_out_of_range))
 
+    def test_a_wrong_kind_is_told_by_the_arguments_name_with_what_it_must_be(self):
+        """The most common ones: nothing of them reaches the C++ signature that the binding would print."""
+        with Setup() as kv:
+            two, rows, lease = pages(2), {kv.pool: range(2)}, bytes(16)
+            put, load, lookup = kv.rank.put, kv.rank.load, kv.group.lookup
+            for wrong in (None, "abc", 1.5):
+                self.assert_bad(f"lease is {wrong!r}: must be a kvonce.Lease", load, wrong, two, rows)
+                self.assert_bad(f"pages are a {type(wrong).__name__}: must be bytes", put, wrong, rows)
+                self.assert_bad(f"pages are a {type(wrong).__name__}: must be bytes", lookup, wrong)
+                self.assert_bad(f"rows is {wrong!r}: must be a dict of kvonce.Pool", put, two, wrong)
+                self.assert_bad(f"rows is {wrong!r}: must be a dict of kvonce.Pool", load, lease, two, wrong)
+                self.assert_bad(f"first_depth is {wrong!r}: must be an integer, 0 to 4294967295", put, two, rows, first_depth=wrong)
+                self.assert_bad(f"layer_begin is {wrong!r}: must be an integer", load, lease, two, rows, layer_begin=wrong)
+                self.assert_bad(f"pool is {wrong!r}: must be a kvonce.Pool", kv.rank.exists, wrong, two)
+            for wrong in (None, "1", [1], True):
+                for call in (put, lookup):
+                    given = (two, rows) if call is put else (two,)
+                    self.assert_bad(f"timeout is {wrong!r}: must be seconds as a number, 0.001 to 3,600", call, *given, timeout=wrong)
+            self.assert_bad("request_id is None: must be a text", lookup, two, None)
+            self.assert_bad("level is None: must be a text", put, two, rows, level=None)
+            self.assert_bad("progress is 3: must be None or a function", load, lease, two, rows, progress=3)
+            self.assert_bad("rows: a key is 'kv': must be a kvonce.Pool", put, two, {"kv": range(2)})
+            self.assert_bad("name is None: must be a text", kv.rank.register_pool, None, [])
+            for wrong in (None, 3):
+                self.assert_bad(f"pool 'kv': components is {wrong!r}: must be a list of", kv.rank.register_pool, "kv", wrong)
+            self.assert_bad("pool 'kv': components has 'a': must be a list of", kv.rank.register_pool, "kv", "abc")
+            self.assert_bad("pool 'kv': unit is None: must be an integer", kv.rank.register_pool, "kv", [], unit=None)
+
+    def test_a_wrong_kind_in_a_call_that_sets_up_is_told_likewise(self):
+        self.assert_bad("engine_id is None: must be a text", kvonce.Runtime, None)
+        self.assert_bad("store is None: must be a text", kvonce.Runtime, "e", None)
+        self.assert_bad("component 'kv': layers is None: must be a list of arrays", kvonce.Component, "kv", None)
+        self.assert_bad("name is 3: must be a text", kvonce.Component, 3, [])
+        self.assert_bad("lease is None: must be a kvonce.Lease", kvonce.Lease, None)
+        with Setup() as kv:
+            self.assert_bad("lease is None: must be a kvonce.Lease, as a lookup gives it", kv.runtime.release, None)
+            self.assert_bad("a page hash is a NoneType", kv.namespace.stat, None)
+            self.assert_bad("name is None: must be a text", kv.namespace.group, None, [])
+            self.assert_bad("group 'g': pools is None: must be a list of kvonce.GroupPool", kv.namespace.group, "g", None)
+            for wrong in (None, "kv"):
+                self.assert_bad(f"group 'g': pools has {wrong!r}: must be a list of", kv.namespace.group, "g", [wrong])
+            self.assert_bad("ranks is None: must be an integer on each of the axes", kv.namespace.group, "g", [], ranks=None)
+            for wrong in (None, -1, 70_000, 1.0):
+                self.assert_bad(f"tp is {wrong!r}: must be an integer, 0 to 65535", kv.group.rank, tp=wrong)
+            self.assert_bad("pool is None: must be a text", kv.group.exists, None, 0, [])
+            self.assert_bad("shard is None: must be an integer", kv.group.exists, "kv", None, [])
+
+    def test_none_in_the_place_of_an_object_is_refused(self):
+        """Where the binding would take it for one."""
+        with Setup() as kv:
+            self.assert_bad("rows: a key is None: must be a kvonce.Pool", kv.rank.put, pages(1), {None: [0]})
+            self.assert_bad("components has None", kv.rank.register_pool, "kv", [None])
+            self.assert_bad("layer 0 is a NoneType: must be an array", kv.rank.register_pool, "kv", [kvonce.Component("kv", [None])])
+            self.assert_bad("rows of pool 'kv' is a NoneType: must be an integer array", kv.rank.put, pages(1), {kv.pool: None})
+            self.assert_bad("pool is None: must be a kvonce.Pool", kv.put(1).result().verdicts, None)
+            self.assert_bad("pool is 'other': must be one that the call had rows of: 'kv'", kv.put(1).result().reasons, "other")
+            self.assertFalse(kvonce.Lease(bytes(16)) == None)  # noqa: E711
+
+    def test_a_page_that_is_wrong_is_told_by_its_place(self):
+        with Setup() as kv:
+            for wrong, text in ((bytes(31), "has 31 bytes"), (None, "is a NoneType"), (memoryview(bytes(64)).cast("H"), "has items of 2 bytes"), (7, "is a int")):
+                self.assert_bad([f"pages[1] {text}", "must be 32 bytes, or 64 hex"], kv.group.lookup, [page(0), wrong])
+            self.assert_bad("pages[1] is 'ab', a text of 2 bytes: must be 32 bytes", kv.group.lookup, [page(0), "ab"])
+            self.assert_bad("parent has 3 bytes", kv.rank.put, pages(1), {kv.pool: [0]}, parent=b"abc")
+
+    def test_numbers_of_a_pool_that_are_out_of_range(self):
+        for wrong in (70_000, -1, None, 1.0, "1"):
+            self.assert_bad(f"pool 'a': trailing_pages is {wrong!r}: must be an integer, 0 to 65535", kvonce.GroupPool, "a", trailing_pages=wrong)
+        self.assert_bad("name is None: must be a text", kvonce.GroupPool, None)
+        with Setup() as kv:
+            component = kvonce.Component("kv", [memoryview(bytearray(64)).cast("B", (4, 16))])
+            for wrong in (1, -1, "0"):
+                self.assert_bad(f"pool 'kv': shard is {wrong!r}: must be None, (tp, pp, cp), or a flat index below 1", kv.rank.register_pool, "kv", [component], shard=wrong)
+
+    def test_what_a_read_only_runtime_refuses_is_called_by_its_name(self):
+        with own_store() as (_, store):
+            kvonce.Runtime("writer", store=store).namespace("n")
+            with kvonce.Runtime("reader", store=store, read_only=True) as runtime:
+                self.assert_bad("clear: this runtime is read_only", runtime.clear)
+                self.assert_bad("remove_pages: this runtime is read_only", runtime.namespace("n").remove, pages(1))
+                self.assert_bad("remove_namespace: this runtime is read_only", runtime.namespace("n").clear)
+
     def test_counters_of_a_report(self):
         with Setup() as kv:
             for value in (-1, 2**64, 1.5, "1"):
@@ -72,7 +154,7 @@ class Numbers(Case):
         with Setup() as kv:
             put = kv.put(2).result(DEADLINE)
             self.assert_bad(["pool is '\\ud800'", "surrogates"], put.reasons, "\ud800")
-            self.assert_bad(["a page hash is '\\ud800", "surrogates"], kv.group.exists, "kv", 0, ["\ud800" * 64])
+            self.assert_bad(["pages[0] is '\\ud800", "surrogates"], kv.group.exists, "kv", 0, ["\ud800" * 64])
             self.assert_bad("surrogates", kvonce.Runtime, "e", store="embedded", arena_bytes="\ud800")
             self.assert_bad("surrogates", kvonce.Runtime, "e", store="embedded", **{"\ud800": 1})
 

@@ -64,7 +64,7 @@ TEST_CASE("a hello comes back as it was, with fields of a newer release skipped"
 TEST_CASE("the first bytes of a hello are the same for ever") {
   const std::string bytes = encode(some_hello());
   CHECK(bytes.substr(0, 8) == "kvonce\r\n");
-  CHECK(bytes.substr(8, 8) == std::string("\4\0\0\0\1\0\0\0", 8));
+  CHECK(bytes.substr(8, 8) == std::string("\5\0\0\0\1\0\0\0", 8));
   CHECK(bytes.substr(kPreludeBytes, 9) == std::string("\5\0\0\0", 4) + "1.2.3");
   CHECK(bytes.substr(kPreludeBytes + 9, 8) == "\x88\x77\x66\x55\x44\x33\x22\x11");
 }
@@ -77,7 +77,7 @@ TEST_CASE("another wire version is told both versions, whatever else its hello h
     CHECK_FALSE(decoded.hello);
     CHECK(decoded.refuse.reason == RefuseReason::version);
     CHECK(decoded.refuse.text ==
-          "The client speaks wire version 7 (release 1.2.3), this server speaks wire version 4: both need the same.");
+          "The client speaks wire version 7 (release 1.2.3), this server speaks wire version 5: both need the same.");
   }
   hello.release = "\x1b[31mred";
   CHECK(decode_hello(encode(hello)).refuse.text.find("(release ?[31mred)") != std::string::npos);
@@ -182,7 +182,7 @@ TEST_CASE("an answer of another version, a cut one and a hello are no answer") {
   DecodedAnswer decoded = decode_answer(encode(welcome));
   CHECK(decoded.version);
   CHECK(decoded.error ==
-        "The server speaks wire version 9 (release 3.0), this client speaks wire version 4: both need the same.");
+        "The server speaks wire version 9 (release 3.0), this client speaks wire version 5: both need the same.");
   CHECK_FALSE(decode_answer(encode(some_hello())).error.empty());
   welcome.wire = kWireVersion;
   welcome.ring_bytes = kMinRingBytes;
