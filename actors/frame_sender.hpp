@@ -29,6 +29,9 @@ class FrameSender {
                                  [this](std::string_view frame) { return link_->send(frame); });
   }
 
+  /// Of what was sent and the other end has not taken.
+  std::size_t backlog_bytes() const { return link_->backlog_bytes(); }
+
  private:
   std::shared_ptr<transport::Link> link_;
   std::atomic<std::uint32_t> next_{0};

@@ -65,7 +65,9 @@ void ShardKeyState::on_open_namespace(const messages::OpenNamespace& command) {
       slot->fill({answer.error, 0});
       return;
     }
-    slot->fill({Error{}, setup_->directory->add_namespace(text, answer.ns)});
+    const std::uint32_t handle = setup_->directory->add_namespace(text, answer.ns);
+    // Whoever gave up has nothing to close it by.
+    if (!slot->fill({Error{}, handle})) on_close_namespace({handle, std::make_shared<messages::Slot<Error>>()});
   });
 }
 

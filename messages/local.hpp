@@ -33,13 +33,21 @@ namespace kvonce::messages {
 template <class T>
 class Slot {
  public:
-  void fill(T value) {
+  /// False: nobody waits any more, or it has been filled before. Whoever made something takes it back.
+  bool fill(T value) {
     {
       const std::lock_guard lock(mutex_);
-      if (value_) return;
+      if (value_ || given_up_) return false;
       value_ = std::move(value);
     }
     filled_.notify_all();
+    return true;
+  }
+  /// What has come after all; nothing: nothing will come any more.
+  std::optional<T> give_up() {
+    const std::lock_guard lock(mutex_);
+    given_up_ = true;
+    return value_;
   }
   /// Nothing when the deadline passed first.
   std::optional<T> wait_until(std::chrono::steady_clock::time_point deadline) {
@@ -52,6 +60,7 @@ class Slot {
   std::mutex mutex_;
   std::condition_variable filled_;
   std::optional<T> value_;
+  bool given_up_ = false;
 };
 template <class T>
 using SlotPtr = std::shared_ptr<Slot<T>>;

@@ -27,6 +27,8 @@ constexpr compat::RunLimits kCallerRuns{.jobs_max = 256, .duration_max = std::ch
 // What the thread that reads the link may take of the actors' work after a round of frames, before the scheduler gets the rest.
 constexpr compat::RunLimits kReaderRuns{.jobs_max = 1024, .duration_max = std::chrono::milliseconds{2}, .messages_max = 0};
 constexpr int kFramesPerRead = 16;
+// Of a link's backlog. What is on its way to the link by then, all that may be open, has room before the link's own limit.
+constexpr std::size_t kBehindBytes = std::size_t{32} << 20U;
 
 struct Config final : compat::ActorSystemConfig {
   explicit Config(std::uint32_t threads) : compat::ActorSystemConfig({.worker_threads = threads}) {
@@ -94,7 +96,7 @@ struct ActorHost::Impl {
   }
 
   bool remote = false;
-  std::mutex mutex;  // of the two below, which change with the store of another process
+  mutable std::mutex mutex;  // of the two below, which change with the store of another process
   std::vector<messages::StoreActor> stores;
   std::shared_ptr<actors::FrameSender> out;
   messages::ShardKeyActor keys;
@@ -220,6 +222,12 @@ void ActorHost::stores_found(const std::shared_ptr<transport::Link>& link, std::
     impl_->stores = stores;
   }
   compat::anon_tell(impl_->keys, messages::StoresFound{std::move(stores), std::move(arena)});
+}
+
+bool ActorHost::is_behind() const {
+  if (!impl_->remote) return false;
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->out && impl_->out->backlog_bytes() > kBehindBytes;
 }
 
 void ActorHost::stores_lost() {

@@ -88,6 +88,8 @@ class ActorHost {
   void turn_over();
 
   // -- clients of the store in this process -------------------------------------------------------------------------------
+  /// The store takes so little of what it is told that nothing more should be asked of it.
+  bool is_behind() const;
   const std::shared_ptr<actors::ClientSessions>& sessions();
   void tell_ending();
   void process_fenced(std::uint32_t pid, std::uint64_t start_time);

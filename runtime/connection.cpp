@@ -21,6 +21,8 @@ namespace kvonce::runtime {
 
 namespace {
 
+// Where nothing more is asked of a store that does not take it, at 32 MiB, all that may be open comes to 64 MiB more.
+constexpr std::uint64_t kBacklogBytes = std::uint64_t{192} << 20U;
 constexpr std::chrono::milliseconds kFirstDelay{10};
 constexpr std::chrono::milliseconds kLastDelay{1'000};
 // What one attempt to connect again may take.
@@ -78,7 +80,7 @@ StoreConnection::Attempt StoreConnection::connect(SteadyPoint deadline) {
   hello.nonce = random_bits();
   hello.last_incarnation = last_incarnation_;
   hello.read_only = core_.config.read_only;
-  transport::Connected connected = transport::connect_link(where.substr(5), hello, deadline);
+  transport::Connected connected = transport::connect_link(where.substr(5), hello, deadline, kBacklogBytes);
   // "auto" found one that answered a moment ago: it may be ending, and then the next attempt finds or starts another.
   if (!connected.link) return {connected.error, is_transient(connected) || (any && connected.error.reason != Reason::bad_argument && !connected.refuse)};
   return welcome(std::move(connected));

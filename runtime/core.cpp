@@ -56,8 +56,18 @@ Call::~Call() {
 
 Error bad(std::string text) { return {Reason::bad_argument, std::move(text)}; }
 
-bool begin_call(Core& core, Operation::Impl& impl, std::size_t pages) {
-  if (impl.open.begin(core.open_calls, pages)) return true;
+Error too_busy(const char* what) {
+  return {Reason::busy, std::string(what) + ": the store has not answered what this runtime has asked already; 16,384 calls may be open, or "
+                                            "fewer that name 1,048,576 pages and items, or so many as a store that stands still has room for"};
+}
+
+bool begin_call(Core& core, Operation::Impl& impl, const char* what, std::size_t pages, Error* error) {
+  if (!core.host->is_behind() && impl.open.begin(core.open_calls, pages)) return true;
+  if (in_callback()) {
+    // Its own callback would run within the one that made this call, and so on.
+    *error = too_busy(what);
+    return false;
+  }
   if (!impl.claim()) return false;
   constexpr std::uint32_t kRetryMs = 10;
   if (impl.kind == OperationKind::put) {
@@ -69,7 +79,7 @@ bool begin_call(Core& core, Operation::Impl& impl, std::size_t pages) {
     impl.lookup.reason = Reason::busy;
     impl.lookup.retry_after_ms = kRetryMs;
   } else {
-    impl.error = {Reason::busy, "16,384 calls of this runtime are open, or fewer that name 1,048,576 pages and items: must be at most so many"};
+    impl.error = too_busy(what);
   }
   impl.finish();
   return false;
@@ -136,22 +146,34 @@ std::uint64_t Core::partition_slots_bytes() const {
   return memory ? memory->slots_bytes : ~std::uint64_t{0};
 }
 
-void read_exists(const actors::ArenaView& arena, protocol::NamespaceId ns, protocol::PoolId pool, std::uint32_t shard,
+Error under_change(const char* what) {
+  return {Reason::busy, std::string(what) + ": a page has been under change for a second: the store's process stands still"};
+}
+
+bool settle(const std::function<bool()>& look) {
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(1);
+  for (int tries = 0; !look(); ++tries) {
+    if (tries < 10) continue;
+    if (std::chrono::steady_clock::now() > until) return false;
+    std::this_thread::yield();
+  }
+  return true;
+}
+
+bool read_exists(const actors::ArenaView& arena, protocol::NamespaceId ns, protocol::PoolId pool, std::uint32_t shard,
                  std::span<const PageHash> pages, std::uint8_t* out) {
   const auto& readers = arena.readers;
-  // A record is written within some hundred nanoseconds: a contended one is read again, as it must not be told as a miss.
-  const auto settle = [&](const protocol::IndexReader& reader, const PageHash& page, std::uint8_t* found) {
-    for (int tries = 0; *found > 1 && tries < 10'000; ++tries) {
-      if (tries > 10) std::this_thread::yield();
+  const auto settled = [&](const protocol::IndexReader& reader, const PageHash& page, std::uint8_t* found) {
+    return *found <= 1 || settle([&] {
       reader.exists(ns, pool, shard, {&page, 1}, found);
-    }
-    if (*found > 1) *found = 0;
+      return *found <= 1;
+    });
   };
   if (readers.size() == 1) {
     readers.front().exists(ns, pool, shard, pages, out);
     for (std::size_t i = 0; i < pages.size(); ++i)
-      if (out[i] > 1) settle(readers.front(), pages[i], out + i);
-    return;
+      if (!settled(readers.front(), pages[i], out + i)) return false;
+    return true;
   }
   std::vector<std::vector<PageHash>> parts(readers.size());
   std::vector<std::uint32_t> owner(pages.size());
@@ -163,10 +185,37 @@ void read_exists(const actors::ArenaView& arena, protocol::NamespaceId ns, proto
   for (std::size_t p = 0; p < readers.size(); ++p) {
     found[p].resize(parts[p].size());
     readers[p].exists(ns, pool, shard, parts[p], found[p].data());
-    for (std::size_t i = 0; i < parts[p].size(); ++i) settle(readers[p], parts[p][i], &found[p][i]);
+    for (std::size_t i = 0; i < parts[p].size(); ++i)
+      if (!settled(readers[p], parts[p][i], &found[p][i])) return false;
   }
   std::vector<std::size_t> next(readers.size(), 0);
   for (std::size_t i = 0; i < pages.size(); ++i) out[i] = found[owner[i]][next[owner[i]]++];
+  return true;
+}
+
+Result<PageStat> read_stat(const actors::ArenaView& arena, const Directory& directory, protocol::NamespaceId ns, const PageHash& page) {
+  Result<PageStat> result;
+  const protocol::IndexReader& reader = arena.readers[arena.owner(ns, page)];
+  using protocol::ReadStatus;
+  ReadStatus status = ReadStatus::absent;
+  protocol::PageView view;
+  if (!settle([&] { return (status = reader.page(ns, page, &view)) != ReadStatus::contended; })) return {{}, under_change("stat")};
+  if (status == ReadStatus::absent) return result;
+  result.value.found = true;
+  result.value.depth = view.depth;
+  for (std::uint32_t p = 0; p < protocol::kMaxPoolsPerNamespace; ++p) {
+    const auto pool = static_cast<protocol::PoolId>(p);
+    const std::uint32_t shards = reader.pool(ns, pool).shards;
+    if (shards == 0) continue;
+    const KnownPool known = directory.pool(ns, pool);
+    for (std::uint32_t shard = 0; shard < shards; ++shard) {
+      protocol::ObjectLocation at;
+      if (!settle([&] { return (status = reader.locate(ns, page, pool, shard, &at)) != ReadStatus::contended; }))
+        return {{}, under_change("stat")};
+      if (status == ReadStatus::found) result.value.objects.push_back({known.name, shard, known.object_bytes, at.level});
+    }
+  }
+  return result;
 }
 
 Error Core::drain(std::chrono::milliseconds timeout) {

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -142,6 +143,7 @@ std::optional<T> wait_for(messages::Slot<T>& slot, std::chrono::milliseconds tim
     return std::nullopt;
   }
   auto value = slot.wait_until(std::chrono::steady_clock::now() + timeout);
+  if (!value) value = slot.give_up();
   if (!value) *error = {Reason::deadline, std::string(what) + ": no answer within " + std::to_string(timeout.count()) + " ms"};
   return value;
 }
@@ -163,11 +165,18 @@ std::shared_ptr<Op> make_operation(Core& core, OperationKind kind, std::chrono::
 }
 
 /// Whether the call, of so many pages or items, may be made. If not it has ended: it holds `busy` for all that was asked.
-bool begin_call(Core& core, Operation::Impl& impl, std::size_t pages);
+/// Within a callback `error` is set instead.
+bool begin_call(Core& core, Operation::Impl& impl, const char* what, std::size_t pages, Error* error);
+Error too_busy(const char* what);
 
-/// exists over one (pool, shard) of all partitions.
-void read_exists(const actors::ArenaView& arena, protocol::NamespaceId ns, protocol::PoolId pool, std::uint32_t shard,
+/// Reads the index until `look` has seen it stand still: a record is changed within some hundred nanoseconds, and one under change
+/// must not be told as a miss. False: it did not within a second.
+bool settle(const std::function<bool()>& look);
+Error under_change(const char* what);
+/// exists over one (pool, shard) of all partitions. False: under_change().
+bool read_exists(const actors::ArenaView& arena, protocol::NamespaceId ns, protocol::PoolId pool, std::uint32_t shard,
                  std::span<const PageHash> pages, std::uint8_t* out);
+Result<PageStat> read_stat(const actors::ArenaView& arena, const Directory& directory, protocol::NamespaceId ns, const PageHash& page);
 
 }  // namespace kvonce::runtime
 

@@ -266,7 +266,10 @@ Result<std::shared_ptr<PutOperation>> Rank::put(PutBatch batch, PutOptions optio
     const std::lock_guard lock(impl_->mutex);
     if (impl_->closed) result.error = {Reason::closed, "put: the rank is closed"};
   }
-  if (!result.error && !runtime::begin_call(*impl_->core, impl, order.items.size())) return result;
+  if (!result.error && !runtime::begin_call(*impl_->core, impl, "put", order.items.size(), &result.error)) {
+    if (result.error) result.value = nullptr;
+    return result;
+  }
   if (!result.error)
     impl_->core->host->tell(*impl_->actor, messages::PutCommand{std::move(operation), std::move(order), std::move(options.after)});
   else
@@ -321,7 +324,10 @@ Result<std::shared_ptr<LoadOperation>> Rank::load(LeaseId lease, std::vector<Loa
   }
   if (result.error) return result;
   result.value = operation;
-  if (!runtime::begin_call(*impl_->core, impl, order.items.size())) return result;
+  if (!runtime::begin_call(*impl_->core, impl, "load", order.items.size(), &result.error)) {
+    if (result.error) result.value = nullptr;
+    return result;
+  }
   impl_->core->host->tell(*impl_->actor, messages::LoadCommand{std::move(operation), std::move(order), std::move(options.after)});
   return result;
 }
@@ -342,7 +348,8 @@ Result<std::vector<std::uint8_t>> Rank::exists(PoolHandle pool, std::span<const 
   }
   result.value.resize(pages.size());
   const protocol::PoolKeying keying = memory->keying();
-  runtime::read_exists(*view, keying.ns, keying.pool, keying.shard, pages, result.value.data());
+  if (!runtime::read_exists(*view, keying.ns, keying.pool, keying.shard, pages, result.value.data()))
+    return {{}, runtime::under_change("exists")};
   return result;
 }
 

@@ -94,6 +94,7 @@ Result<NamespaceHandle> ask_namespace(runtime::Core& core, std::string_view text
   {
     const Call call(core);
     if ((result.error = call.error)) return result;
+    if (core.host->is_behind()) return {{}, runtime::too_busy(call_name)};
     core.host->tell_keys(messages::OpenNamespace{std::string(text), find_only, slot});
   }
   const auto made = runtime::wait_for(*slot, timeout, call_name, &result.error);
@@ -132,6 +133,7 @@ Result<std::array<std::uint8_t, 16>> Runtime::epoch(std::string_view name, std::
   {
     const Call call(*impl_->core);
     if ((result.error = call.error)) return result;
+    if (impl_->core->host->is_behind()) return {{}, runtime::too_busy("epoch")};
     impl_->core->host->tell_keys(messages::AskEpoch{std::string(name), slot});
   }
   const auto made = runtime::wait_for(*slot, timeout, "epoch", &result.error);
@@ -261,7 +263,10 @@ Result<std::shared_ptr<LookupOperation>> Runtime::lookup(GroupHandle group, std:
     impl.finish();
     return result;
   }
-  if (!runtime::begin_call(core, impl, pages.size())) return result;
+  if (!runtime::begin_call(core, impl, "lookup", pages.size(), &result.error)) {
+    if (result.error) result.value = nullptr;
+    return result;
+  }
   impl.pages = std::move(pages);
   messages::LookupCommand command;
   command.operation = result.value;
@@ -333,7 +338,8 @@ Result<std::vector<std::uint8_t>> Runtime::exists(GroupHandle group, std::string
     return result;
   }
   result.value.resize(pages.size());
-  runtime::read_exists(*view, record->ask.ns, record->pools[at], shard, pages, result.value.data());
+  if (!runtime::read_exists(*view, record->ask.ns, record->pools[at], shard, pages, result.value.data()))
+    return {{}, runtime::under_change("exists")};
   return result;
 }
 
@@ -349,24 +355,7 @@ Result<PageStat> Runtime::stat(NamespaceHandle ns, const PageHash& page) const {
     result.error = runtime::store_lost();
     return result;
   }
-  const protocol::NamespaceId id = *with_store;
-  const protocol::IndexReader& reader = arena->readers[arena->owner(id, page)];
-  protocol::PageView view;
-  if (reader.page(id, page, &view) != protocol::ReadStatus::found) return result;
-  result.value.found = true;
-  result.value.depth = view.depth;
-  for (std::uint32_t p = 0; p < protocol::kMaxPoolsPerNamespace; ++p) {
-    const auto pool = static_cast<protocol::PoolId>(p);
-    const std::uint32_t shards = reader.pool(id, pool).shards;
-    if (shards == 0) continue;
-    const runtime::KnownPool known = core.directory->pool(id, pool);
-    for (std::uint32_t shard = 0; shard < shards; ++shard) {
-      protocol::ObjectLocation at;
-      if (reader.locate(id, page, pool, shard, &at) != protocol::ReadStatus::found) continue;
-      result.value.objects.push_back({known.name, shard, known.object_bytes, at.level});
-    }
-  }
-  return result;
+  return runtime::read_stat(*arena, *core.directory, *with_store, page);
 }
 
 namespace {
@@ -380,7 +369,10 @@ Result<std::shared_ptr<AdminOperation>> remove(runtime::Core& core, const char* 
   const Call call(core);
   if ((result.error = call.error)) return result;
   result.value = runtime::make_operation<AdminOperation>(core, OperationKind::remove, timeout, std::move(completion));
-  if (!runtime::begin_call(core, result.value->impl(), ask.pages.size())) return result;
+  if (!runtime::begin_call(core, result.value->impl(), name, ask.pages.size(), &result.error)) {
+    if (result.error) result.value = nullptr;
+    return result;
+  }
   messages::AdminCommand command;
   command.operation = result.value;
   command.remove = std::move(ask);
@@ -450,7 +442,10 @@ Result<std::shared_ptr<AdminOperation>> Runtime::flush(AckLevel level, std::chro
   const Call call(*impl_->core);
   if ((result.error = call.error)) return result;
   result.value = runtime::make_operation<AdminOperation>(*impl_->core, OperationKind::flush, timeout, std::move(completion));
-  if (!runtime::begin_call(*impl_->core, result.value->impl(), 0)) return result;
+  if (!runtime::begin_call(*impl_->core, result.value->impl(), "flush", 0, &result.error)) {
+    if (result.error) result.value = nullptr;
+    return result;
+  }
   messages::AdminCommand command;
   command.operation = result.value;
   command.is_flush = true;

@@ -121,9 +121,11 @@ Error Runtime::report(std::string_view label, std::vector<std::pair<std::string,
   report.counters.reserve(counters.size());
   for (auto& [name, value] : counters) report.counters.push_back({std::move(name), value});
   if (Error error = messages::check_report(report)) return error;
+
   runtime::Core& core = *impl_->core;
   const Call call(core);
   if (call.error) return call.error;
+  if (core.host->is_behind()) return runtime::too_busy("report");
   {
     const std::lock_guard lock(core.reports_mutex);
     if (report.counters.empty()) {

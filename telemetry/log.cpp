@@ -45,11 +45,11 @@ Character first_of(std::string_view text) {
   return {code, length};
 }
 
-/// A terminal obeys it, or shows what follows in another order than it stands in.
+/// A terminal obeys it, or shows what follows in another order than it stands in, or nothing for it; or it ends a line.
 bool is_obeyed(std::uint32_t code) {
   const auto within = [code](std::uint32_t first, std::uint32_t last) { return code >= first && code <= last; };
-  return code < 0x20 || within(0x7f, 0x9f) || code == 0x61c || within(0x200e, 0x200f) || within(0x202a, 0x202e) ||
-         within(0x2066, 0x2069);
+  return code < 0x20 || within(0x7f, 0x9f) || code == 0x61c || within(0x200b, 0x200f) || within(0x2028, 0x202e) ||
+         within(0x2060, 0x206f) || code == 0xfeff || within(0xe0000, 0xe007f);
 }
 
 constexpr char kDigits[] = "0123456789abcdef";
@@ -79,14 +79,17 @@ std::string escaped_json(std::string_view json) {
   while (!json.empty()) {
     const Character next = first_of(json);
     const std::size_t bytes = std::max<std::size_t>(next.bytes, 1);
-    if (next.code >= 0x20 && is_obeyed(next.code))
-      shown += {'\\',
-                'u',
-                kDigits[next.code >> 12],
-                kDigits[(next.code >> 8) & 15U],
-                kDigits[(next.code >> 4) & 15U],
-                kDigits[next.code & 15U]};
-    else shown += json.substr(0, bytes);
+    const auto unit = [&shown](std::uint32_t code) {
+      shown += {'\\', 'u', kDigits[code >> 12], kDigits[(code >> 8) & 15U], kDigits[(code >> 4) & 15U], kDigits[code & 15U]};
+    };
+    if (next.code >= 0x10000 && is_obeyed(next.code)) {
+      unit(0xd800 + ((next.code - 0x10000) >> 10));
+      unit(0xdc00 + (next.code & 0x3ffU));
+    } else if (next.code >= 0x20 && is_obeyed(next.code)) {
+      unit(next.code);
+    } else {
+      shown += json.substr(0, bytes);
+    }
     json.remove_prefix(bytes);
   }
   return shown;

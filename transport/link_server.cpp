@@ -213,8 +213,15 @@ class LinkServer::Impl {
   // Each ready link gets its frames. True when there was anything to do. full: ends are seen to, and frames stay where they are.
   bool turn(bool full) {
     bool moved = false;
-    for (Connection* connection : ready_) {
-      if (!connection->over) moved = serve(*connection, full) || moved;
+    // The one that finds no more taken is the first of the next turn.
+    const std::size_t first = ready_.empty() ? 0 : first_ % ready_.size();
+    for (std::size_t i = 0; i < ready_.size(); ++i) {
+      const std::size_t at = (first + i) % ready_.size();
+      if (!full && i > 0 && callbacks_.full && callbacks_.full()) {
+        full = true;
+        first_ = at;
+      }
+      if (!ready_[at]->over) moved = serve(*ready_[at], full) || moved;
     }
     if (std::exchange(any_over_, false)) {
       std::erase_if(ready_, [](const Connection* connection) { return connection->over; });
@@ -494,6 +501,7 @@ class LinkServer::Impl {
   std::unordered_map<std::uint64_t, std::unique_ptr<Connection>> connections_;
   std::unordered_map<std::uint64_t, std::uint64_t> by_client_;  // client -> connection, those that are open
   std::vector<Connection*> ready_;
+  std::size_t first_ = 0;  // of ready_, in the next turn
   bool any_over_ = false;  // some of connections_ are to be forgotten
   bool parked_ = false;    // some of ready_ are to be taken out
   bool turn_due_ = false;  // turn_over is owed

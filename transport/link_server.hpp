@@ -58,7 +58,7 @@ struct LinkServerCallbacks {
   // The welcome is on its way; frames may be sent from here on.
   std::function<void(const std::shared_ptr<Link>&)> opened;
   std::function<bool(Link&, std::string_view)> frame;  // false: the link ends as broken
-  // Asked before each round. True: no frames are taken from anybody until wake() is called, which whoever says so sees to.
+  // Asked before the frames of each client. True: no frames are taken from anybody until wake() is called, which whoever says so sees to.
   std::function<bool()> full;
   // After each round of frames over all clients, and after opened, closed or gone.
   std::function<void()> turn_over;

@@ -164,4 +164,51 @@ TEST_CASE("a call waits for a kvonced that stands still as long as its own time,
   CHECK_MESSAGE(removed.error.empty(), removed.text);
 }
 
+TEST_CASE("namespaces whose opening was given up take no place in the store") {
+  const Folder folder;
+  Daemon daemon(folder);
+  Rank hasty(folder, "engine=hasty", ""), other(folder, "engine=other", "");
+  daemon.stop();
+  for (int i = 0; i < 1'100; ++i) CHECK(hasty.ask("namespace timeout=1 ns=given-up-" + std::to_string(i)).error == "deadline");
+  daemon.go_on();
+  for (int i = 0; i < 8; ++i) {
+    CAPTURE(i);
+    CHECK(eventually([&] { return other.ask("namespace ns=kept-" + std::to_string(i)).error.empty(); }));
+  }
+}
+
+TEST_CASE("a store that stands still is not lost by what is asked of it: it is busy, and answers when it goes on") {
+  const Folder folder;
+  Daemon daemon(folder);
+  Rank rank(folder, "engine=large", "rows=65536 bytes=64");
+  daemon.stop();
+  constexpr int kPuts = 24;
+  for (int i = 0; i < kPuts; ++i) {
+    const Answer begun = rank.ask("begin_put keep=1 count=65536 timeout=600000 chain=" + std::to_string(i));
+    REQUIRE_MESSAGE(begun.error.empty(), begun.text);
+  }
+  std::uint64_t refused = 0;
+  for (int i = 0; i < kPuts; ++i) {
+    const Answer told = rank.ask("wait for=1 put=" + std::to_string(i));
+    if (!told.error.empty()) continue;
+    CHECK_MESSAGE(told.fields.at("reason") == "busy", told.text);
+    ++refused;
+  }
+  CHECK(refused >= kPuts - 16);
+  CHECK(refused < kPuts);
+  // Lookups that are given up are no less on their way.
+  for (int i = 0; i < 4'000; ++i) {
+    const Answer told = rank.ask("lookup timeout=1 count=4096 chain=" + std::to_string(i));
+    if (told.error != "deadline") CHECK_MESSAGE(told.fields.at("reason") == "busy", told.text);
+  }
+  CHECK(rank.ask("state")["connected"] == 1);
+  daemon.go_on();
+  for (int i = 0; i < kPuts; ++i) {
+    const Answer told = rank.ask("wait for=120000 put=" + std::to_string(i));
+    CHECK_MESSAGE(told.error.empty(), told.text);
+    CHECK(told["unknown"] == 0);
+  }
+  CHECK(rank.ask("state")["connected"] == 1);
+}
+
 }  // namespace kvonce::process_test

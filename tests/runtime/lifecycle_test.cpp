@@ -139,6 +139,17 @@ TEST_CASE("calls beyond what a runtime may have open are busy at once, and lose 
   CHECK(lookup.retry_after_ms > 0);
   CHECK((*engine.runtime->clear())->error().reason == Reason::busy);
   CHECK((*engine.runtime->flush(AckLevel::memory, milliseconds(1'000)))->error().reason == Reason::busy);
+  // A callback that tries again at once is told so by the call: it would be called back within itself, and so on.
+  int callbacks = 0;
+  Error refused;
+  PutOptions again_and_again;
+  again_and_again.completion.callback = [&] {
+    ++callbacks;
+    refused = engine.ranks[0].rank->put({{page_of(4, 0)}, {}, 0, {{0, engine.ranks[0].pool, 0}}}, again_and_again).error;
+  };
+  CHECK(!engine.ranks[0].rank->put({{page_of(4, 0)}, {}, 0, {{0, engine.ranks[0].pool, 0}}}, again_and_again).error);
+  CHECK(callbacks == 1);
+  CHECK(refused.reason == Reason::busy);
   stuck.after.signal();
   for (const auto& one : open) one->wait();
   CHECK(open.back()->succeeded() == 1);

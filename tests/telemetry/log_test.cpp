@@ -17,8 +17,8 @@ std::string in_utf8(unsigned code) {
 }
 
 bool is_to_be_escaped(unsigned code) {
-  return code < 0x20 || (code >= 0x7f && code <= 0x9f) || code == 0x61c || code == 0x200e || code == 0x200f ||
-         (code >= 0x202a && code <= 0x202e) || (code >= 0x2066 && code <= 0x2069);
+  return code < 0x20 || (code >= 0x7f && code <= 0x9f) || code == 0x61c || (code >= 0x200b && code <= 0x200f) ||
+         (code >= 0x2028 && code <= 0x202e) || (code >= 0x2060 && code <= 0x206f);
 }
 
 }  // namespace
@@ -54,6 +54,7 @@ TEST_CASE("in JSON the same characters are escapes of JSON, and what stands betw
     CAPTURE(code);
     CHECK((escaped_json(in_utf8(code)) == in_utf8(code)) != is_to_be_escaped(code));
   }
+  CHECK(escaped_json("\xf3\xa0\x81\x81\xef\xbb\xbf") == "\\udb40\\udc41\\ufeff");  // what nothing is shown for
   CHECK(escaped_json("\xff") == "\xff");
 }
 

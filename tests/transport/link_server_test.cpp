@@ -54,6 +54,46 @@ TEST_CASE("while whoever it serves has enough to do, a server takes no frames, l
   CHECK(echoes(*third.link, "after"));
 }
 
+TEST_CASE("whoever has enough to do is asked between clients, and each of them has its turn") {
+  const TempDir dir;
+  constexpr std::uint64_t kClients = 4;
+  std::atomic<bool> open{false};
+  std::atomic<std::uint64_t> room{0};
+  std::atomic<int> said{0};
+  TestServer server{dir.path("s"), [&](LinkServerConfig& config, LinkServerCallbacks& callbacks) {
+                      config.frames_per_turn = 8;
+                      callbacks.full = [&] { return room == 0 && !open && ++said > 0; };
+                      callbacks.frame = [&, told = callbacks.frame](Link& link, std::string_view frame) {
+                        if (room > 0) --room;
+                        return told(link, frame);
+                      };
+                    }};
+  server.server().wake();
+  while (said == 0) std::this_thread::yield();
+  std::vector<Connected> clients;
+  for (std::uint64_t i = 1; i <= kClients; ++i) {
+    clients.push_back(connect(dir.path("s"), i));
+    REQUIRE(clients.back().link);
+    for (int frame = 0; frame < 100; ++frame) REQUIRE(clients.back().link->send("from " + std::to_string(i)));
+  }
+  REQUIRE(server.has_opened(kClients));
+  // Room for one client's turn at a time: all get theirs.
+  for (std::uint64_t round = 1; round <= 2 * kClients; ++round) {
+    room = 8;
+    server.server().wake();
+    REQUIRE(server.seen.wait_until([round](const Seen& seen) { return seen.frames >= 8 * round; }));
+    CHECK(server.seen.get().frames == 8 * round);
+  }
+  for (const Connected& client : clients) {
+    std::uint64_t answers = 0;
+    while (client.link->receive([&answers](std::string_view) { return ++answers > 0; }, 100) > 0) {}
+    CHECK(answers == 16);
+  }
+  open = true;
+  server.server().wake();
+  CHECK(server.seen.wait_until([](const Seen& seen) { return seen.frames == 100 * kClients; }));
+}
+
 TEST_CASE("a client connects, is greeted, and frames go both ways whole and in order") {
   const std::size_t before = open_descriptors();
   {
