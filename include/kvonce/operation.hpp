@@ -18,7 +18,7 @@ namespace kvonce {
 
 class CompletionQueue;
 
-/// Where a result goes besides the returned operation. A callback runs on a thread of kvonce (or, with caller_runs, on
+/// Where a result goes besides the returned operation. A callback runs on a thread of kvonce (or, with caller_runs or where a call ends at once, on
 /// the thread that made a call): it must not block.
 struct Completion {
   std::shared_ptr<CompletionQueue> queue;

@@ -128,11 +128,11 @@ def check_kvonced() -> list[Finding]:
     return findings
 
 
-def check_engine(engine: str) -> Finding:
-    """Is the engine installed, and is what the adapter relies on still there as it was?"""
+def check_engine(engine: str, asked_for: bool = False) -> Finding:
+    """Is the engine installed, and is what the adapter relies on still there as it was? One that was asked for must be."""
     found = interfaces.find(engine)
     if found is None:
-        return Finding(engine, "note", "not installed for this interpreter")
+        return Finding(engine, "bad" if asked_for else "note", "not installed for this interpreter")
     known, changes = interfaces.check(found)
     if known is None:
         return Finding(engine, "note", f"{found.version}: there is no list to compare it with")
@@ -145,13 +145,13 @@ def check_engine(engine: str) -> Finding:
     return Finding(engine, "ok", f"{what}: nothing that it relies on moved", details)
 
 
-def examine(engines: Iterable[str]) -> list[Finding]:
+def examine(engines: Iterable[str], asked_for: bool = False) -> list[Finding]:
     """All findings. Never raises: what cannot be found out is a finding too."""
     library = check_library()
     checks: list[tuple[str, Callable[[], Finding | list[Finding]]]] = [("python", check_python), ("cpu", check_cpu)]
     if library.state == "ok":
         checks.append(("kvonced", check_kvonced))
-    checks += [(engine, lambda engine=engine: check_engine(engine)) for engine in engines]
+    checks += [(engine, lambda engine=engine: check_engine(engine, asked_for)) for engine in engines]
     findings = [library]
     for subject, check in checks:
         try:
@@ -177,7 +177,7 @@ def main(arguments: list[str] | None = None) -> int:
             return 1
         sys.stdout.write(interfaces.write(found, interfaces.read(found)))
         return 0
-    findings = examine(options.engine or engines)
+    findings = examine(options.engine or engines, asked_for=bool(options.engine))
     good = all(finding.state != "bad" for finding in findings)
     if options.json:
         print(json.dumps({"ok": good, "findings": [dataclasses.asdict(finding) for finding in findings]}, indent=1))

@@ -100,10 +100,16 @@ std::size_t distance(const std::string& a, const std::string& b) {
 }
 
 [[noreturn]] void refuse(const std::string& name) {
-  const Option* nearest = &options().front();
-  for (const Option& option : options())
-    if (distance(name, option.name) < distance(name, nearest->name)) nearest = &option;
-  raise_bad("Runtime has no option '" + name + "'; the nearest is '" + nearest->name + "'");
+  // With those that are arguments of its own.
+  std::vector<std::string> names{"engine_id", "store"};
+  for (const Option& option : options()) names.emplace_back(option.name);
+  const auto nearest = std::min_element(names.begin(), names.end(), [&name](const std::string& a, const std::string& b) {
+    return distance(name, a) < distance(name, b);
+  });
+  const std::string none = "Runtime has no option '" + name + "'";
+  // One that shares less than half of its letters is no help.
+  if (distance(name, *nearest) * 2 >= std::max(name.size(), nearest->size())) raise_bad(none + "; help(kvonce.Runtime) lists them");
+  raise_bad(none + "; the nearest is '" + *nearest + "'");
 }
 
 /// Sets fields of the config from Python values.

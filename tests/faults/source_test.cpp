@@ -44,7 +44,7 @@ void check_none(const std::vector<Hit>& hits) {
   for (const Hit& hit : hits) FAIL_CHECK(hit.file, ":", hit.line, ": ", hit.text);
 }
 
-const std::vector<std::string> kProduct{"include", "protocol", "storage", "transport", "messages", "actors", "runtime", "telemetry", "bindings"};
+const std::vector<std::string> kProduct{"include", "protocol", "storage", "transport", "messages", "actors", "runtime", "telemetry", "capi", "python"};
 
 }  // namespace
 

@@ -187,6 +187,9 @@ class BadInput(Case):
     def test_an_unknown_option_is_refused_with_the_nearest_name(self):
         self.assert_bad("'arena_bytes'", kvonce.Runtime, "e", store="embedded", arena_byte=1)
         self.assert_bad("'lease_time'", kvonce.Runtime, "e", lease_tme=1)
+        self.assert_bad("the nearest is 'store'", kvonce.Runtime, "e", stor="auto")
+        self.assert_bad("the nearest is 'engine_id'", kvonce.Runtime, "e", engine="x")
+        self.assert_bad(r"lists them", kvonce.Runtime, "e", memory=1)
 
     def test_options_of_another_kind_or_range(self):
         def start(**options):

@@ -222,6 +222,12 @@ class Program(WithEngine):
         status, out = self.doctor()
         self.assertEqual((status, "there is no list" in out), (0, True))
 
+    def test_an_engine_that_is_asked_for_and_not_there_is_status_1(self):
+        with mock.patch.object(interfaces, "find", return_value=None):
+            status, out = self.doctor()
+        self.assertEqual(status, 1)
+        self.assertRegex(out, r"bad  sglang   not installed")
+
     def test_record_prints_a_list(self):
         status, out = self.doctor("--record", "sglang")
         self.assertEqual(status, 0)

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -38,8 +39,9 @@ struct Options {
 
 bool number(const char* text, std::uint64_t* out) {
   char* end = nullptr;
+  errno = 0;
   *out = std::strtoull(text, &end, 10);
-  return *text >= '0' && *text <= '9' && *end == 0;
+  return *text >= '0' && *text <= '9' && *end == 0 && errno == 0;
 }
 bool range(const std::string& text, Options& options) {
   const auto dots = text.find("..");
