@@ -241,9 +241,19 @@ class HostStoreTest(unittest.TestCase):
                 return self.epoch
 
             store.epochs.current = current
+            store.epochs.wait = lambda seconds, current=current: current()
             with mock.patch.object(store_module.updates, "mixed", lambda mixed=mixed: bool(mixed)):
                 self.assertEqual(store.put("kv", self.keys(1), list(range(4)), []), [False])
             self.assertEqual(self.rank.put_calls, [])
+
+    def test_a_put_waits_for_the_name_of_new_weights_and_a_lookup_does_not(self):
+        store = self.store(pools=("kv",), rank=MemoryRank(verdicts=[1]))
+        self.put_there("kv", range(2))
+        store.epochs.current = lambda: None  # being asked for
+        self.assertEqual(store.leading_kv(self.keys(2)), 0)
+        self.assertEqual(store.put("kv", self.keys(1), list(range(4)), []), [True])
+        store.link.connected = False
+        self.assertEqual(store.put("kv", self.keys(1), list(range(4)), []), [False])
 
     def test_a_store_that_does_not_answer_is_waited_for_once(self):
         store = self.store(pools=("kv",), rank=MemoryRank(verdicts=[1] * 2, reasons=[0] * 2), lookup_ms=40)

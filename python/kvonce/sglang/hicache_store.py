@@ -30,6 +30,7 @@ _PROBE_SECONDS = 1.0
 _TELL_SECONDS = 5.0  # so often it is told that something is waited for
 _CLEAR_SECONDS = 5.0
 _REMAKE_SECONDS = 2.0  # after a registration that failed
+_EPOCH_SECONDS = 1.0  # for the name of new weights, which a thread asks the store for
 #: Why a lookup has no answer, by the error's reason.
 _NO_ANSWER = {"deadline": "slow_lookup", "store_lost": "no_store"}
 #: Pools of which a prefix needs the last pages only.
@@ -275,13 +276,14 @@ class HostStore:
     def _tokens(self) -> int:
         return self.pools[KV].page_slots
 
-    def _epoch(self) -> tuple[Any, _Built | None]:
-        """The epoch of what the caller has in hand now. Not of weights that came while it was asked for: these pages are older."""
+    def _epoch(self, seconds: float = 0.0) -> tuple[Any, _Built | None]:
+        """The epoch of what the caller has in hand now, for which it waits so long. Not of weights that came while it was asked for:
+        these pages are older."""
         changes = self._changes
         if updates.mixed() or self._stopped or self.epochs is None:
             updates.complain()
             return None, None
-        epoch = self.epochs.current()
+        epoch = self.epochs.wait(seconds) if seconds > 0 and self.link.connected else self.epochs.current()
         built = epoch.built.now(self._version) if epoch is not None else None
         if built is None or updates.mixed() or self._stopped or changes != self._changes:
             return None, None
@@ -297,7 +299,8 @@ class HostStore:
 
     def _to_put(self, name: str, keys: Sequence[str]) -> tuple[Any, _Built | None]:
         self.counters.add("offered_pages", len(keys))
-        epoch, built = self._epoch()
+        # SGLang's thread for writing calls this, once for each page: what is not kept now, right after new weights, never is.
+        epoch, built = self._epoch(min(_EPOCH_SECONDS, self.settings.put_ms / 1000) if self.settings.writes else 0.0)
         if not self.settings.writes:
             self._skipped(len(keys), "role")
         elif built is None or name not in built.pools:
