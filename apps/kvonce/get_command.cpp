@@ -31,7 +31,7 @@ std::string sentence(Reason reason) {
     case Reason::evicted: return "it was stored, and has been evicted lately";
     case Reason::in_flight: return "it is still being written";
     case Reason::busy: return "the store is busy";
-    case Reason::group_incomplete: return "the page is there, but not in this pool";
+    case Reason::group_incomplete: return "the page is there, but not in this pool (kvonce stat tells which has it)";
     case Reason::removed: return "it was removed";
     case Reason::checksum_mismatch: return "its bytes are not those that were written, so they are not handed out";
     default: return std::string(to_string(reason));
@@ -61,6 +61,13 @@ int tell_got(const StoreClient& client, const GetOptions& options, const PageKey
   return status;
 }
 
+/// Of a pool that has nothing: whether another has the page.
+Got without_pool(StoreClient& client, NamespaceHandle ns, const PageKey& key) {
+  auto stat = client.runtime().stat(ns, key.hash);
+  if (!stat) return {stat.error.text, {}, 0};
+  return {{}, stat->objects.empty() ? Reason::absent : Reason::group_incomplete, 0};
+}
+
 Got get_page(StoreClient& client, const GetOptions& options, const PageKey& key) {
   const auto ns = client.runtime().find_namespace(options.store.ns, client.left());
   if (ns.error.reason == Reason::unknown_namespace) return {{}, Reason::absent, 0};
@@ -76,7 +83,7 @@ Got get_page(StoreClient& client, const GetOptions& options, const PageKey& key)
               {},
               0};
     }
-    return {{}, Reason::absent, 0};
+    return without_pool(client, ns.value, key);
   }
   ShellPool pool(client, ns.value, options.pool, known->object_bytes, 1);
   if (pool.error().reason == Reason::bad_argument) {

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <sstream>
@@ -38,6 +39,8 @@ std::string unknown_option(const CLI::App& app, const CLI::App& command) {
   const std::string given = rest.front().substr(0, rest.front().find('='));
   std::vector<std::string> names;
   for (const CLI::Option* option : command.get_options()) names.insert(names.end(), option->get_lnames().begin(), option->get_lnames().end());
+  if (std::find(names.begin(), names.end(), given.substr(given.find_first_not_of('-'))) != names.end() || command.get_option_no_throw(given) != nullptr)
+    return given + " stands before the command: options come after it";
   return given + " is no option" + nearest_text("--", nearest_word(std::string_view(given).substr(given.find_first_not_of('-') == 2 ? 2 : 1), names));
 }
 

@@ -107,6 +107,8 @@ TEST_CASE("Every bad option is refused with its name, its value and what is allo
       {{"bench", "exist"}, {"\"exist\" is no command; the nearest is exists; allowed are put, get, exists"}},
       {{"bench", "put", "--pagez", "3"}, {"kvonce bench put: --pagez is no option; the nearest is --pages (kvonce bench put --help)"}},
       {{"bench", "put", "--page-byte=3"}, {"--page-byte is no option; the nearest is --page-bytes"}},
+      {{"--store", "auto", "stat"}, {"kvonce stat: --store stands before the command: options come after it (kvonce stat --help)"}},
+      {{"-q", "stat"}, {"-q stands before the command"}},
       {{"--versoin"}, {"kvonce: --versoin is no option; the nearest is --version (kvonce --help)"}},
       {{"bench", "--hlep"}, {"--hlep is no option; the nearest is --help (kvonce bench --help)"}},
       {{"get", "name:x", "-x"}, {"-x is no option (kvonce get --help)"}},

@@ -167,6 +167,9 @@ TEST_CASE("A pool has one size: another is refused with both, another pool takes
   const ProgramResult wrong_pool = run_program({"get", "name:a", "--pool", "small"});
   CHECK(wrong_pool.exit_status == 1);
   CHECK(contains(wrong_pool.err, "not in this pool"));
+  // Nor in one that nobody has put anything into.
+  CHECK(run_json({"get", "name:a", "--pool", "none", "-o", folder / "c"}, 1)["reason"] == "group_incomplete");
+  CHECK(run_json({"get", "name:none", "--pool", "none", "-o", folder / "c"}, 1)["reason"] == "absent");
   const json pools = run_json({"stat", "--namespace", "shell"})["pools"];
   REQUIRE(pools.size() == 2);
   CHECK(pools[0] == json{{"pool", "bytes"}, {"shards", 1}, {"object_bytes", 4'096}});
