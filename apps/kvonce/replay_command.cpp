@@ -193,7 +193,7 @@ void add_replay_command(CLI::App& app, CommandChoice& choice) {
       ->delimiter(',')
       ->expected(1, 64);
   command->add_option("--scale", options.scale, "Divides capacity and objects (default 1024)")->option_text("N");
-  command->add_option("--limit", options.limit, "Only the first N requests (builtin: 2000)")->option_text("N");
+  command->add_option("--limit", options.limit, "Only the first N requests (builtin: 1500)")->option_text("N");
   command->add_option("--load", options.load, "Share of hits that all ranks load (default 1)")->option_text("SHARE");
   command->add_option("--verify", options.verify, "Share of loads compared byte by byte (default 1)")->option_text("SHARE");
   command->add_option("--seed", options.seed, "Decides built-in traces and all bytes (default 1)")->option_text("N");
