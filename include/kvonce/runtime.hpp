@@ -252,6 +252,7 @@ class KVONCE_API Runtime {
   /// As Rank::exists, for any pool of a group and any shard of it.
   Result<std::vector<std::uint8_t>> exists(GroupHandle group, std::string_view pool, std::uint32_t shard,
                                            std::span<const PageHash> pages) const;
+  /// Both read the index themselves, and neither tells a page under change as a miss: `busy` when it has been so for a second.
   Result<PageStat> stat(NamespaceHandle ns, const PageHash& page) const;
 
   Result<std::shared_ptr<AdminOperation>> remove_key(GroupHandle group, std::string_view pool, std::uint32_t shard,
