@@ -350,11 +350,13 @@ def main():
     one.add_argument("--again", action="store_true", help="run a script that fails once more; what it printed the first time is shown")
     one.add_argument("selection", nargs="*", metavar="SELECTION", help="vllm, sglang, or vllm/llama_tp1")
     one.set_defaults(call=test)
-    one = commands.add_parser("run", help="run one script in an engine's environment")
+    one = commands.add_parser(
+        "run", help="run one script in an engine's environment", usage="tools/engines/run [--kvonce DIR] {sglang,vllm} SCRIPT [ARGUMENT ...]",
+        description="Runs a Python script in an environment with the real engine, for the CPU, and with kvonce. The first time it makes both: some minutes, and about 3 GB in the cache.")
     one.add_argument("--kvonce", type=package_folder, metavar="DIR", help="use the package in DIR")
     one.add_argument("engine", choices=ENGINES)
-    one.add_argument("script")
-    one.add_argument("arguments", nargs=argparse.REMAINDER)
+    one.add_argument("script", metavar="SCRIPT")
+    one.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT")
     one.set_defaults(call=run)
     arguments = parser.parse_args()
     # As if interrupted, so that what runs is ended.
