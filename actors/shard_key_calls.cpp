@@ -16,7 +16,6 @@ namespace {
 
 // A pool can be demoted once, so a group with its 64 pools is described again at most so often.
 constexpr std::uint32_t kMaxRedirects = 64;
-constexpr std::uint32_t kRetryMs = 10;
 
 }  // namespace
 
@@ -247,7 +246,7 @@ void ShardKeyState::on_lookup_answer(const LookupAnswer& answer) {
     LookupAnswer busy;
     busy.token = answer.token;
     busy.reason = Reason::busy;
-    busy.retry_after_ms = kRetryMs;
+    busy.retry_after_ms = protocol::kBusyRetryMs;
     end_lookup(node.mapped(), busy);
     return;
   }

@@ -25,6 +25,9 @@ struct PoolFaults {
   bool unregister_early = false;        // unregister does not wait for lent rows
 };
 
+/// When to ask again for what a process refuses itself, as it has too much open.
+inline constexpr std::uint32_t kBusyRetryMs = 10;
+
 struct PoolCoreConfig {
   SenderId sender = 0;
   EngineId engine = 0;

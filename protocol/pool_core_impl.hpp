@@ -17,7 +17,6 @@ GrantResults& results_for(std::uint32_t partition, SenderId sender, PoolActions&
 
 struct PoolCore::Impl {
   static constexpr std::uint32_t kItself = 0xffffffffU;
-  static constexpr std::uint32_t kBusyRetryMs = 10;
   /// A store that redirects an item more often than this does not know what it wants.
   static constexpr std::uint8_t kMaxRedirects = 8;
   /// Rekeys of one pool; more come from a broken store only.

@@ -86,10 +86,10 @@ class ActorHost {
   /// The same in two steps, for the thread whose work it is to read the link.
   bool take_frame(std::string_view bytes);
   void turn_over();
-
-  // -- clients of the store in this process -------------------------------------------------------------------------------
   /// The store takes so little of what it is told that nothing more should be asked of it.
   bool is_behind() const;
+
+  // -- clients of the store in this process -------------------------------------------------------------------------------
   const std::shared_ptr<actors::ClientSessions>& sessions();
   void tell_ending();
   void process_fenced(std::uint32_t pid, std::uint64_t start_time);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/core.hpp"
 
+#include "protocol/units.hpp"
 #include "runtime/connection.hpp"
 #include "runtime/link_pump.hpp"
 #include "runtime/service.hpp"
@@ -57,8 +58,9 @@ Call::~Call() {
 Error bad(std::string text) { return {Reason::bad_argument, std::move(text)}; }
 
 Error too_busy(const char* what) {
-  return {Reason::busy, std::string(what) + ": the store has not answered what this runtime has asked already; 16,384 calls may be open, or "
-                                            "fewer that name 1,048,576 pages and items, or so many as a store that stands still has room for"};
+  return {Reason::busy, std::string(what) + ": the store has not answered what this runtime has asked already; " +
+                            protocol::format_count(kMaxOpenCalls) + " calls may be open, or fewer that name " +
+                            protocol::format_count(kMaxOpenItems) + " pages and items, or so many as a store that stands still has room for"};
 }
 
 bool begin_call(Core& core, Operation::Impl& impl, const char* what, std::size_t pages, Error* error) {
@@ -69,15 +71,14 @@ bool begin_call(Core& core, Operation::Impl& impl, const char* what, std::size_t
     return false;
   }
   if (!impl.claim()) return false;
-  constexpr std::uint32_t kRetryMs = 10;
   if (impl.kind == OperationKind::put) {
-    std::fill(impl.puts.begin(), impl.puts.end(), PutItemResult{Verdict::rejected, Reason::busy, kRetryMs});
+    std::fill(impl.puts.begin(), impl.puts.end(), PutItemResult{Verdict::rejected, Reason::busy, protocol::kBusyRetryMs});
     core.counters->verdicts[static_cast<std::size_t>(Verdict::rejected)].fetch_add(impl.puts.size(), std::memory_order_relaxed);
   } else if (impl.kind == OperationKind::load) {
     std::fill(impl.loads.begin(), impl.loads.end(), Reason::busy);
   } else if (impl.kind == OperationKind::lookup) {
     impl.lookup.reason = Reason::busy;
-    impl.lookup.retry_after_ms = kRetryMs;
+    impl.lookup.retry_after_ms = protocol::kBusyRetryMs;
   } else {
     impl.error = too_busy(what);
   }
@@ -148,16 +149,6 @@ std::uint64_t Core::partition_slots_bytes() const {
 
 Error under_change(const char* what) {
   return {Reason::busy, std::string(what) + ": a page has been under change for a second: the store's process stands still"};
-}
-
-bool settle(const std::function<bool()>& look) {
-  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(1);
-  for (int tries = 0; !look(); ++tries) {
-    if (tries < 10) continue;
-    if (std::chrono::steady_clock::now() > until) return false;
-    std::this_thread::yield();
-  }
-  return true;
 }
 
 bool read_exists(const actors::ArenaView& arena, protocol::NamespaceId ns, protocol::PoolId pool, std::uint32_t shard,

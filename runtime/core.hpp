@@ -7,12 +7,12 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <kvonce/runtime.hpp>
@@ -171,7 +171,17 @@ Error too_busy(const char* what);
 
 /// Reads the index until `look` has seen it stand still: a record is changed within some hundred nanoseconds, and one under change
 /// must not be told as a miss. False: it did not within a second.
-bool settle(const std::function<bool()>& look);
+template <class Look>
+bool settle(const Look& look) {
+  if (look()) return true;
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(1);
+  for (int tries = 1; !look(); ++tries) {
+    if (tries < 10) continue;
+    if (std::chrono::steady_clock::now() > until) return false;
+    std::this_thread::yield();
+  }
+  return true;
+}
 Error under_change(const char* what);
 /// exists over one (pool, shard) of all partitions. False: under_change().
 bool read_exists(const actors::ArenaView& arena, protocol::NamespaceId ns, protocol::PoolId pool, std::uint32_t shard,

@@ -3,6 +3,7 @@
 // What one bad process costs the others: nothing but its share.
 #include "tests/process/fleet.hpp"
 
+#include <algorithm>
 #include <cstdlib>
 #include <memory>
 #include <random>
@@ -94,6 +95,33 @@ TEST_CASE("each of seven ranks has all its calls answered while one asks without
   // What it asks waits with itself, and no more there than it may have open.
   CHECK(daemon.resident_bytes() < resident + (32ULL << 20));
   CHECK(abuser.resident_bytes() < (512ULL << 20));
+}
+
+TEST_CASE("what many clients have asked while a store stood still waits with them when it goes on") {
+  const Folder folder;
+  Daemon daemon(folder);
+  constexpr std::uint64_t kClients = 6;
+  constexpr std::uint64_t kLookups = 12'000;  // of 32 pages, about 1 KiB each: 80 MiB in all
+  std::vector<std::unique_ptr<Rank>> ranks;
+  for (std::uint64_t r = 0; r < kClients; ++r) ranks.push_back(std::make_unique<Rank>(folder, "engine=e" + std::to_string(r), "rows=64"));
+  CHECK(ranks.front()->ask("put count=32 chain=1")["good"] == 32);
+  const auto before = daemon.resident_bytes();
+  std::uint64_t most = 0;
+  // Whether the store or the server of its links is faster is the system's scheduler's to say, anew each time.
+  for (std::uint64_t round = 1; round <= 6; ++round) {
+    daemon.stop();
+    for (const auto& rank : ranks) CHECK(rank->ask("flood lookups=1 probe=1 chain=1 chains=1 most=" + std::to_string(kLookups)).error.empty());
+    CHECK(eventually([&] {
+      return std::all_of(ranks.begin(), ranks.end(), [&](const auto& rank) { return rank->ask("flood count=1")["lookups"] == round * kLookups; });
+    }));
+    daemon.go_on();
+    CHECK(eventually([&] {
+      most = std::max(most, daemon.resident_bytes());
+      return ranks.front()->ask("stats")["lookups"] >= round * kClients * kLookups;
+    }));
+  }
+  CHECK_MESSAGE(most < before + (32ULL << 20), most, " bytes, before ", before);
+  MESSAGE("memory of the store's process: " << (before >> 20U) << " MiB, then at most " << (most >> 20U) << " MiB");
 }
 
 TEST_CASE("what a broken client of the same user says or scribbles ends its own link and nothing else") {

@@ -3,15 +3,11 @@
 """The OpenAI server with trained weights, by switches alone: what one server stored, a second one restores."""
 import json
 import os
-import signal
-import socket
-import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 
 from support import check, done, models
+from support.server import HttpServer
 from support.store import Store
 from support.vllm_scenario import switch
 
@@ -22,58 +18,23 @@ TEXT = " ".join(
         for colour in ("green", "amber"))) + " The capital of France is"
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-class Server:
+class Server(HttpServer):
     def __init__(self, store):
-        self.port = free_port()
-        command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", models.path("smollm2", engine="vllm"),
-                   "--served-model-name", "small", "--enforce-eager", "--max-model-len", "1024", "--port", str(self.port),
-                   "--host", "127.0.0.1", "--kv-transfer-config", json.dumps(switch(store))]
         # Front end, scheduler and worker in processes of their own, as everywhere.
-        environment = {**os.environ, "VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
-        self._process = subprocess.Popen(command, env=environment, start_new_session=True)
-
-    def __enter__(self):
-        deadline = time.monotonic() + START_SECONDS
-        while True:
-            if self._process.poll() is not None:
-                raise RuntimeError(f"the server ended with status {self._process.returncode}")
-            try:
-                self.get("/health")
-                return self
-            except (urllib.error.URLError, ConnectionError, TimeoutError):
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.5)
-
-    def __exit__(self, *_):
-        self._process.send_signal(signal.SIGTERM)
-        try:
-            self._process.wait(60)
-        except subprocess.TimeoutExpired:
-            os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait(60)
-
-    def get(self, path, data=None):
-        body = json.dumps(data).encode() if data is not None else None
-        asked = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", body, {"Content-Type": "application/json"})
-        with urllib.request.urlopen(asked, timeout=120) as answer:
-            return answer.read().decode()
+        super().__init__(
+            [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", models.path("smollm2", engine="vllm"), "--served-model-name", "small",
+             "--enforce-eager", "--max-model-len", "1024", "--kv-transfer-config", json.dumps(switch(store))],
+            START_SECONDS, environment={**os.environ, "VLLM_ENABLE_V1_MULTIPROCESSING": "1"})
 
     def complete(self):
         """-> (text, log probabilities)"""
         asked = {"model": "small", "prompt": TEXT, "max_tokens": 8, "temperature": 0, "logprobs": 1}
-        choice = json.loads(self.get("/v1/completions", asked))["choices"][0]
+        choice = json.loads(self.ask("/v1/completions", asked))["choices"][0]
         return choice["text"], choice["logprobs"]["token_logprobs"]
 
     def metric(self, name):
         """Sum of a counter over its labels."""
-        lines = [line for line in self.get("/metrics").splitlines() if line.startswith(name) and not line.startswith("#")]
+        lines = [line for line in self.ask("/metrics").splitlines() if line.startswith(name) and not line.startswith("#")]
         return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
 
 

@@ -24,7 +24,7 @@
 
 namespace kvonce::process_test {
 
-// Threads that never wait for an answer; they live as long as the process.
+// Threads that never wait for an answer; they live as long as the process, or until `most` lookups are asked.
 std::string Program::flood(const Line& line) {
   static std::atomic<std::uint64_t> puts{0};
   static std::atomic<std::uint64_t> lookups{0};
@@ -43,13 +43,14 @@ std::string Program::flood(const Line& line) {
       if (const auto put = rank_->put(std::move(batch), std::move(options)); put && !put.value->done()) ++puts;
     }
   }).detach();
-  std::thread([this, chains, first = line.number("chain")] {
-    for (std::uint64_t n = 0;; ++n) {
+  std::thread([this, chains, first = line.number("chain"), probe = line.has("probe"), most = line.number("most", ~std::uint64_t{0})] {
+    for (std::uint64_t n = 0; n < most; ++n) {
       std::vector<PageHash> pages;
       for (std::uint32_t i = 0; i < 32; ++i) pages.push_back(page_of(first + n % chains, i));
       LookupOptions options;
       options.lease_time = std::chrono::hours(1);
       options.timeout = std::chrono::hours(1);
+      options.probe = probe;
       // One that is done already was refused: so many are open.
       if (const auto lookup = runtime_->lookup(group_, std::move(pages), std::move(options)); lookup && !lookup.value->done()) ++lookups;
     }
